@@ -1,0 +1,165 @@
+"""What a machine must offer to the judge and to an Operator. Backends see named arrays and source text, never layouts.
+
+Two machines implement this: `cuda` (the product) and `sim` (the same CUDA source on any CPU). The judge is written once
+against this page. Nothing here falls from one to the other in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+import numpy as np
+
+from sparserl.records import Launch, Mode, Param
+
+
+@dataclass(frozen=True)
+class Device:
+    """The machine that runs the kernels."""
+
+    backend: Literal["cuda", "sim"]
+    name: str
+    arch: str
+    """'sm_90'; the simulator models an H200 and says so"""
+    sms: int
+    l2_bytes: int
+    memory_tb_s: float
+    """the most that memory can move, datasheet: a floor under every time (4.8 on an H200)"""
+    l2_tb_s: float
+    """the most that the L2 can move, measured once a process: the floor where everything fits"""
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """A program made ready for a machine: no layout, no policy, just source, names and numbers (`program.assemble`)."""
+
+    source: str
+    """one translation unit: preamble, types, baked constants, the program's body"""
+    kernels: tuple[str, ...]
+    params: tuple[Param, ...]
+    """the whole parameter list of every kernel, in order: scalars, structure arrays, 'vals', x and y, workspaces"""
+    scalars: Mapping[str, int]
+    launches: tuple[Launch, ...]
+    workspaces: Mapping[str, tuple[int, str]]
+    """name → (bytes, 'zeroed' | 'scratch')"""
+    vector_names: tuple[str, str] = ("x", "y")
+    """the parameters that change from call to call: ('x', 'y') for spmv, ('b', 'c') for spmm"""
+
+    @property
+    def waits(self) -> bool:
+        """Some launch overlaps the one before it (programmatic dependent launch)."""
+        return any(launch.pdl for launch in self.launches)
+
+
+@dataclass(frozen=True)
+class Binary:
+    """What the compiler made. It carries no matrix, so it is cached by `key` across matrices."""
+
+    key: str
+    code: bytes
+    kernels: Mapping[str, str]
+    """name in the source → name in the binary"""
+    log: str = ""
+    registers: int = 0
+
+
+class Buffer(Protocol):
+    """Device memory between two guard zones."""
+
+    @property
+    def pointer(self) -> int: ...
+    @property
+    def size_bytes(self) -> int: ...
+
+
+class Executable(Protocol):
+    """One product, ready to launch. Asynchronous, allocation-free, capturable in a CUDA graph on the cuda backend.
+
+    Generated kernels and cuSPARSE stand behind this same Protocol.
+    """
+
+    def launch(self, x: int, y: int, stream: int = 0) -> None: ...
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """What happened while a product ran. `ok` says nothing about the numbers."""
+
+    ok: bool
+    reason: str = ""
+    sectors: int = 0
+    """32-byte sectors touched (simulator only)"""
+    modelled_us: float = 0.0
+    """the simulator's modelled time, chain mode (simulator only)"""
+
+
+@dataclass(frozen=True)
+class TimingPlan:
+    """How a set of executables is timed side by side. Every side gets identical repetitions."""
+
+    mode: Mode = "chain"
+    rounds: int = 7
+    graph_ms: float = 2.0
+    """each timed graph lasts at least this long"""
+    x_elements: int = 0
+    y_elements: int = 0
+    value_bytes: int = 4
+    feed_back: bool = False
+    """chain mode: x and y swap roles from product to product (only where their sizes agree)"""
+
+
+class Backend(Protocol):
+    """A machine. All methods block unless they say otherwise."""
+
+    name: str
+
+    def device(self) -> Device: ...
+
+    def compile(self, source: str, kernels: Sequence[str]) -> Binary:
+        """Raises `errors.CompileError` with the log."""
+
+    def alloc(self, size_bytes: int) -> Buffer:
+        """Memory with a guard zone of at least 256 known bytes on either side; contents undefined; 256-byte aligned."""
+
+    def write(self, buffer: Buffer, array: np.ndarray) -> None: ...
+
+    def read(self, buffer: Buffer, dtype: np.dtype, count: int) -> np.ndarray: ...
+
+    def fill(self, buffer: Buffer, byte: int) -> None: ...
+
+    def scatter(self, buffer: Buffer, values: np.ndarray, slot_of: Buffer | None, padding: np.ndarray) -> None:
+        """vals[slot_of[k]] = values[k]; every other slot gets the scalar `padding` (-0.0). slot_of holds int32."""
+
+    def guards_intact(self, buffer: Buffer) -> bool: ...
+
+    def digest(self, buffer: Buffer) -> str:
+        """A hash of the contents, taken before and after a run to see that inputs are unchanged."""
+
+    def prepare(self, binary: Binary, job: Job, arrays: Mapping[str, Buffer]) -> Executable:
+        """Bind arrays, scalars and workspaces (allocated here, per stream) into something to launch."""
+
+    def workspaces(self, executable: Executable) -> Mapping[str, Buffer]:
+        """The workspaces of an executable made by `prepare`, for the judge to poison and inspect."""
+
+    def run(self, executable: Executable, x: Buffer, y: Buffer, *, plain: bool = True) -> RunReport:
+        """One product, to the end. `plain` launches without the pdl attribute."""
+
+    def run_chain(self, executable: Executable, buffers: Sequence[Buffer], steps: int) -> RunReport:
+        """`steps` dependent products with the pdl attribute behind a slow writer of buffers[0].
+
+        The writer copies buffers[-1] (prepared by the caller) into buffers[0] slowly, on the same stream, just before
+        the first product. Product i reads buffers[i % 2] and writes buffers[(i + 1) % 2] when all are the same size
+        (three buffers: 0, 1 and the source); otherwise x is buffers[0], y is buffers[1], and the writer runs before
+        every product, so that each must wait for it.
+        """
+
+    def time(self, executables: Sequence[Executable], plan: TimingPlan) -> list[list[float]]:
+        """Microseconds a product, by executable and round, interleaved round by round; the plan's mode."""
+
+    def floor_us(self, plan: TimingPlan) -> float:
+        """The empty kernel in the same mode."""
+
+    def close(self) -> None: ...

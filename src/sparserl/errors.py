@@ -1,0 +1,44 @@
+"""The errors a user can meet. Each message names the value, its owner, the valid choices and the way out.
+
+A candidate program that fails is a value (`records.Outcome`), never one of these.
+"""
+
+
+class SparseRLError(Exception):
+    """Base of every error that is the user's to read: the CLI prints it as one line and exits with code 2."""
+
+
+class MatrixError(SparseRLError):
+    """The matrix can't be read or isn't one we can multiply by."""
+
+
+class LayoutError(SparseRLError):
+    """A layout line names a layout, parameter or codec that doesn't exist, or one that refuses this matrix."""
+
+
+class ProgramError(SparseRLError):
+    """A program's text can't be read: header, signature, launch expression or bake name."""
+
+
+class ScreenError(ProgramError):
+    """A program's text is readable but holds something that may not be in a program."""
+
+
+class CompileError(SparseRLError):
+    """The compiler refused the source. `log` is what it said."""
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class BackendError(SparseRLError):
+    """A backend isn't available here, or the machine under it stopped working."""
+
+
+class OperatorError(SparseRLError):
+    """An operator was called with something it can't multiply, or its file can't be loaded."""
+
+
+class StoreError(SparseRLError):
+    """A run folder or cache entry is broken or belongs to another version."""

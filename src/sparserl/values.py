@@ -1,0 +1,38 @@
+"""Numbers as they are stored: rounding to the storage type and back. bfloat16 travels as uint16 bits (NumPy has none)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from sparserl.records import DType
+
+STORAGE: dict[str, np.dtype] = {
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+    "float16": np.dtype(np.float16),
+    "bfloat16": np.dtype(np.uint16),
+}
+
+
+def store(data: np.ndarray, dtype: DType) -> np.ndarray:
+    """Round real numbers to the storage type (nearest even)."""
+    if dtype != "bfloat16":
+        return np.ascontiguousarray(data, dtype=STORAGE[dtype])
+    wide = np.ascontiguousarray(data, dtype=np.float32)
+    bits = wide.view(np.uint32)
+    rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return np.where(np.isnan(wide), np.uint16(0x7FC0), rounded)
+
+
+def widen(stored: np.ndarray, dtype: DType) -> np.ndarray:
+    """The float64 numbers that a stored array holds."""
+    if dtype != "bfloat16":
+        return stored.astype(np.float64)
+    return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def without_negative_zero(stored: np.ndarray, dtype: DType) -> np.ndarray:
+    """-0.0 marks padding in a packed value buffer, so a user's own -0.0 becomes +0.0."""
+    if dtype == "bfloat16":
+        return np.where(stored == 0x8000, np.uint16(0), stored)
+    return stored + STORAGE[dtype].type(0)
