@@ -21,7 +21,15 @@ class ProgramError(SparseRLError):
 
 
 class ScreenError(ProgramError):
-    """A program's text is readable but holds something that may not be in a program."""
+    """A program's text is readable but holds something that may not be in a program: which rule, and why."""
+
+    def __init__(self, rule: str, reason: str = "") -> None:
+        super().__init__(rule, reason)
+        self.rule = rule
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.reason} (screen rule '{self.rule}')" if self.reason else self.rule
 
 
 class CompileError(SparseRLError):

@@ -1,0 +1,5 @@
+"""`python -m sparserl` is the same as `sparserl`."""
+
+from sparserl.cli import main
+
+main()

@@ -1,0 +1,203 @@
+"""Timing on the GPU: CUDA graphs of products, side by side, and the figures of the machine that stand under every time.
+
+chain   products back to back; with `feed_back` each reads what the last one wrote. Values may then grow to Inf or NaN
+        over thousands of products: arithmetic on a GPU takes as long for those as for any other number.
+solver  an ordinary kernel rewrites x before every product; its time, measured alone in an equal graph, is taken off.
+cold    a buffer of twice the L2's size is written before every product; its time is taken off in the same way.
+
+All sides have the same number of products a graph, and every round times each side once, in an order that rotates.
+Not covered: the host's time for a launch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Callable, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from sparserl.backends.backend import Buffer, TimingPlan
+from sparserl.backends.driver import Call, Graph, Stopwatch, call
+from sparserl.backends.instruments import Instruments
+
+Launch = Callable[[int, int, int], None]
+"""(x, y, stream)"""
+
+FEWEST, MOST, MOST_COLD = 4, 4000, 64
+"""products in one graph"""
+WARM_UPS = 2
+ESTIMATE = 8
+LONGEST_RATIO = 50
+"""where sides differ by more than this, the fastest one's graph gets shorter than asked: the rest would take minutes"""
+RANDOM_ELEMENTS = 1 << 20
+
+
+class Bench:
+    """Times launches on one stream. It allocates only when a call begins."""
+
+    def __init__(
+        self, stream: int, instruments: Instruments, alloc: Callable[[int], Buffer], l2_bytes: int
+    ) -> None:
+        self._stream, self._instruments, self._alloc, self._l2_bytes = stream, instruments, alloc, l2_bytes
+        self._floors: dict[TimingPlan, float] = {}
+        self._l2_tb_s = 0.0
+
+    def time(self, launches: Sequence[Launch], plan: TimingPlan) -> list[list[float]]:
+        """Microseconds a product, by side and round."""
+        if plan.feed_back and plan.x_elements != plan.y_elements:
+            raise ValueError(
+                f"A TimingPlan with 'feed_back' needs x and y of one size. Got {plan.x_elements} and {plan.y_elements}."
+            )
+        x, y = (self._random(count, plan.value_bytes) for count in (plan.x_elements, plan.y_elements))
+        flushed = self._alloc(2 * self._l2_bytes) if plan.mode == "cold" else None
+        between = self._between(plan, x, flushed)
+        bodies = [functools.partial(self._products, launch, between, plan, (x, y)) for launch in launches]
+        repetitions = self._repetitions(bodies, plan)
+        if between is not None:
+            bodies.append(functools.partial(_repeat, between))
+        rounds = self._rounds(bodies, repetitions, plan.rounds)
+        if between is None:
+            return rounds
+        alone = median(rounds.pop())
+        return [[max(0.0, time_us - alone) for time_us in side] for side in rounds]
+
+    def floor_us(self, plan: TimingPlan) -> float:
+        """The empty kernel in the plan's mode: the quicker of an ordinary launch and one that overlaps."""
+        if plan not in self._floors:
+            empties = [self._instruments.empty(self._stream, dependent) for dependent in (False, True)]
+            times = self.time([functools.partial(_alone, empty) for empty in empties], plan)
+            self._floors[plan] = min(median(side) for side in times)
+        return self._floors[plan]
+
+    def l2_tb_s(self) -> float:
+        """What the L2 delivers to all multiprocessors together: the best over a few sizes that fit."""
+        if not self._l2_tb_s:
+            passes, sink = 100, self._alloc(256)
+            for part in (8, 4, 3):
+                size_bytes = self._l2_bytes // part // 4096 * 4096
+                data = self._alloc(size_bytes)
+                reading = self._instruments.read_repeatedly(
+                    data.pointer, size_bytes, passes, sink.pointer, self._stream
+                )
+                self._l2_tb_s = max(self._l2_tb_s, passes * size_bytes / self._best_ms(reading) / 1e9)
+        return self._l2_tb_s
+
+    def copy_tb_s(self, size_bytes: int = 1 << 29) -> float:
+        """Bytes read and written by a plain copy far larger than the L2."""
+        source, target = self._alloc(size_bytes), self._alloc(size_bytes)
+        copying = self._instruments.copy(target.pointer, source.pointer, size_bytes, self._stream)
+        return 2 * size_bytes / self._best_ms(copying) / 1e9
+
+    def _best_ms(self, work: Call) -> float:
+        watch = Stopwatch()
+        times = []
+        for _ in range(WARM_UPS + 5):
+            with watch.around(self._stream):
+                work.launch()
+            times.append(watch.elapsed_ms)
+        watch.close()
+        return min(times[WARM_UPS:])
+
+    def _random(self, elements: int, value_bytes: int) -> Buffer:
+        """Numbers of magnitude 1/8 to 1 with either sign; two-byte ones are harmless as float16 and as bfloat16."""
+        size_bytes = max(elements * value_bytes, 1)
+        buffer = self._alloc(size_bytes)
+        rng = np.random.default_rng(0)
+        count = min(elements, RANDOM_ELEMENTS)
+        numbers = rng.uniform(0.125, 1.0, count) * rng.choice([-1.0, 1.0], count)
+        first = numbers.astype({2: np.float16, 4: np.float32, 8: np.float64}[value_bytes])
+        if first.nbytes:
+            call("cuMemcpyHtoD", buffer.pointer, first.ctypes.data, first.nbytes)
+        filled = first.nbytes
+        while 0 < filled < elements * value_bytes:
+            more = min(filled, elements * value_bytes - filled)
+            call("cuMemcpyDtoD", buffer.pointer + filled, buffer.pointer, more)
+            filled += more
+        call("cuCtxSynchronize")  # our stream does not wait for copies on the default one
+        return buffer
+
+    def _between(self, plan: TimingPlan, x: Buffer, flushed: Buffer | None) -> Call | None:
+        if flushed is not None:
+            return self._instruments.flush(flushed.pointer, flushed.size_bytes, self._stream)
+        if plan.mode == "solver":
+            return self._instruments.touch(x.pointer, plan.x_elements * plan.value_bytes, self._stream)
+        return None
+
+    def _products(
+        self, launch: Launch, between: Call | None, plan: TimingPlan, vectors: tuple[Buffer, Buffer], count: int
+    ) -> None:
+        x, y = vectors[0].pointer, vectors[1].pointer
+        swap = plan.feed_back and plan.mode == "chain"
+        for _ in range(count):
+            if between is not None:
+                between.launch()
+            launch(x, y, self._stream)
+            if swap:
+                x, y = y, x
+
+    def _repetitions(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan) -> int:
+        """Enough for the fastest side to fill `graph_ms`; the same for all."""
+        estimates_us = []
+        for body in bodies:
+            body(1)  # outside a capture: binds workspaces, and the plain launch that comes first is over
+            call("cuStreamSynchronize", self._stream)
+            estimates_us.append(max(0.2, min(self._rounds([body], ESTIMATE, 2)[0])))
+        wanted = math.ceil(1000 * plan.graph_ms / min(estimates_us))
+        bearable = int(LONGEST_RATIO * 1000 * plan.graph_ms / max(estimates_us))
+        most = MOST_COLD if plan.mode == "cold" else MOST
+        return max(FEWEST, min(wanted, bearable, most))
+
+    def _rounds(self, bodies: Sequence[Callable[[int], None]], count: int, rounds: int) -> list[list[float]]:
+        """Each body captured `count` times over; microseconds a repetition, by body and round."""
+        times: list[list[float]] = [[] for _ in bodies]
+        graphs: list[Graph] = []
+        watch = Stopwatch()
+        try:
+            for body in bodies:
+                graphs.append(Graph(self._stream, functools.partial(body, count)))
+                for _ in range(WARM_UPS):
+                    graphs[-1].launch(self._stream)
+            call("cuStreamSynchronize", self._stream)
+            for number in range(rounds):
+                for turn in range(len(graphs)):
+                    side = (turn + number) % len(graphs)
+                    with watch.around(self._stream):
+                        graphs[side].launch(self._stream)
+                    times[side].append(watch.elapsed_ms * 1000 / count)
+        finally:
+            for graph in graphs:
+                graph.close()
+            watch.close()
+        return times
+
+
+def _alone(work: Call, x: int, y: int, stream: int) -> None:
+    work.launch()
+
+
+def _repeat(work: Call, count: int) -> None:
+    for _ in range(count):
+        work.launch()
+
+
+@functools.cache
+def _nvml() -> Any:
+    """NVML, started; None where there is none."""
+    try:
+        library = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return None
+    return library if library.nvmlInit_v2() == 0 else None
+
+
+def clock_mhz(bus_id: str) -> int:
+    """The SM clock of the device on this PCI bus, now; 0 where NVML can't tell."""
+    library, handle, clock = _nvml(), ctypes.c_void_p(), ctypes.c_uint()
+    if library is None or library.nvmlDeviceGetHandleByPciBusId_v2(bus_id.encode(), ctypes.byref(handle)):
+        return 0
+    streaming = 1  # NVML_CLOCK_SM
+    return clock.value if library.nvmlDeviceGetClockInfo(handle, streaming, ctypes.byref(clock)) == 0 else 0

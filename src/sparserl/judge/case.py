@@ -1,0 +1,290 @@
+"""One matrix and one problem before the judge: texts go in, Outcomes and timings come out.
+
+Programs are prepared in windows; while the worker runs one window, the compilers have the next. Data is put again
+whenever the worker was replaced, so a program that kills its worker costs only itself.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from sparserl.backends.backend import Binary
+from sparserl.errors import BackendError
+from sparserl.judge import plain, timing
+from sparserl.judge.compiling import Compiled, Compiler
+from sparserl.judge.desk import Desk, Entry
+from sparserl.judge.prepare import Packs, Prepared, prepare
+from sparserl.judge.reference import Reference
+from sparserl.judge.sandbox import Sandbox, WorkerError
+from sparserl.judge.trial import Stopped, Trial
+from sparserl.matrix import Pattern
+from sparserl.records import Mode, Outcome, Problem, Timing, Verdict
+
+Watcher = Callable[[int, Outcome], None]
+Timings = dict[str, Timing]
+"""by mode"""
+
+
+class Race(dict[str, Timings]):
+    """Timings by name and mode of all that ran and were right afterwards; `outcomes` has every program, by name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.outcomes: dict[str, Outcome] = {}
+
+
+@dataclass(frozen=True)
+class _Clocking:
+    """How programs are timed."""
+
+    modes: tuple[Mode, ...]
+    rounds: int
+    graph_ms: float
+
+
+class Case:
+    """Made by `Judge.open`. `close` frees the worker's memory."""
+
+    def __init__(
+        self, pattern: Pattern, problem: Problem, sandbox: Sandbox, compiler: Compiler, *, seed: int | None
+    ) -> None:
+        self.pattern, self.problem = pattern, problem
+        self.device = sandbox.hello.device
+        self.reference = Reference(pattern, problem, seed)
+        self._compiler, self._packs = compiler, Packs(pattern)
+        self._desk = Desk(problem, self._packs, sandbox)
+        self._used_columns = int(np.count_nonzero(np.bincount(pattern.cols, minlength=1)))
+        self._floors: dict[tuple[Mode, float], float] = {}
+        self._steady = replace(self.reference.draw_chain(row_sums=False), key="steady")
+
+    def judge(
+        self,
+        texts: Sequence[str],
+        modes: Sequence[Mode] = ("chain",),
+        rounds: int = 3,
+        graph_ms: float = 0.5,
+        on_outcome: Watcher | None = None,
+    ) -> list[Outcome]:
+        """Verify every program and time it briefly. `on_outcome` is told each index and Outcome as it is known."""
+        outcomes: dict[int, Outcome] = {}
+
+        def known(index: int, outcome: Outcome) -> None:
+            outcomes[index] = outcome
+            if on_outcome is not None:
+                on_outcome(index, outcome)
+
+        clocking = _Clocking(tuple(modes), rounds, graph_ms)
+        for index, entry in self._compiled(list(texts), known):
+            known(index, self._judged(entry, clocking))
+        return [outcomes[i] for i in range(len(texts))]
+
+    def baselines(self) -> tuple[str, ...]:
+        """The names of what a user has without us: cuSPARSE's variants on cuda, a plain CSR program on sim."""
+        if self.device.backend == "sim":
+            return (plain.NAME,)
+        self._desk.attend()
+        return self._put_baselines()
+
+    def race(
+        self,
+        texts: Sequence[str] | Mapping[str, str],
+        baselines: Sequence[str] = (),
+        modes: Sequence[Mode] = ("solver", "chain"),
+        rounds: int = 7,
+        graph_ms: float = 2.0,
+    ) -> Race:
+        """Time programs and baselines side by side, round by round, and verify the programs before and after.
+
+        Names are the mapping's keys, or the texts themselves.
+        """
+        race = Race()
+        named = dict(texts) if isinstance(texts, Mapping) else {text: text for text in texts}
+        if plain.NAME in baselines:
+            named[plain.NAME] = plain.plain(self.problem)
+        names, library = list(named), [name for name in baselines if name != plain.NAME]
+        refused: Watcher = lambda index, outcome: race.outcomes.update({names[index]: outcome})  # noqa: E731
+        entries = {names[index]: entry for index, entry in self._compiled(list(named.values()), refused)}
+        self._verify_all(entries, race)
+        readings = self._time_together(entries, library, _Clocking(tuple(modes), rounds, graph_ms), race)
+        for name, timings in readings.items():
+            if name in entries:
+                race.outcomes[name] = self._settled(entries[name], timings)
+            if name in library or race.outcomes[name].correct:
+                race[name] = timings
+        return race
+
+    def close(self) -> None:
+        """Free what the worker holds for the case."""
+        self._desk.close()
+
+    # ---- before the run
+
+    def _compiled(self, texts: list[str], refused: Watcher) -> Iterator[tuple[int, Entry]]:
+        """Prepare and compile in windows, one ahead; what doesn't get that far is told to `refused`."""
+        size = max(4, 2 * self._compiler.workers)
+        waiting: tuple[list[tuple[int, Prepared]], Future[list[Compiled]]] | None = None
+        for start in [*range(0, len(texts), size), None]:
+            following = None
+            if start is not None:
+                window = self._prepared(start, texts[start : start + size], refused)
+                sources = [(ready.job.source, tuple(ready.job.kernels)) for _, ready in window]
+                following = (window, self._compiler.submit(sources))
+            if waiting is not None:
+                yield from _entries(*waiting, refused)
+            waiting = following
+
+    def _prepared(self, start: int, texts: Sequence[str], refused: Watcher) -> list[tuple[int, Prepared]]:
+        out = []
+        for index, text in enumerate(texts, start):
+            ready = prepare(text, self.problem, self._packs, self.device.sms, self._used_columns)
+            if isinstance(ready, Outcome):
+                refused(index, ready)
+            else:
+                out.append((index, ready))
+        return out
+
+    # ---- the verdict
+
+    def _judged(self, entry: Entry, clocking: _Clocking) -> Outcome:
+        """Load, verify, time, verify again."""
+        try:
+            self._verify(entry)
+            with _phase(entry, "time"):
+                timings = self._time({"": entry}, (), clocking)[""]
+            return self._settled(entry, timings)
+        except Stopped as stopped:
+            return self._stopped(entry, stopped)
+        except WorkerError as error:
+            return self._stopped(entry, Stopped(Verdict.FAILED, f"while it was timed: {error}"))
+        finally:
+            self._desk.unload(entry)
+
+    def _verify(self, entry: Entry) -> None:
+        self._desk.load(entry)
+        trial = self._trial(entry)
+        with _phase(entry, "verify"):
+            trial.verify()
+        entry.sectors = trial.sectors
+
+    def _verify_all(self, entries: dict[str, Entry], race: Race) -> None:
+        """Verify each; those that fail leave the race."""
+        for name, entry in list(entries.items()):
+            try:
+                self._verify(entry)
+            except Stopped as stopped:
+                race.outcomes[name] = self._stopped(entry, stopped)
+                del entries[name]
+
+    def _settled(self, entry: Entry, timings: Timings) -> Outcome:
+        """After timing: verified once more, and the times themselves looked at."""
+        try:
+            self._desk.load(entry)
+            with _phase(entry, "verify"):
+                self._trial(entry).recheck()
+        except Stopped as stopped:
+            return self._stopped(entry, stopped)
+        finally:
+            self._desk.unload(entry)
+        reason = next(filter(None, map(timing.implausible, timings.values())), "")
+        return self._outcome(entry, Verdict.IMPLAUSIBLE if reason else Verdict.CORRECT, reason, timings)
+
+    def _stopped(self, entry: Entry, stopped: Stopped) -> Outcome:
+        self._desk.clear_after(entry, stopped)
+        return self._outcome(entry, stopped.verdict, str(stopped), {})
+
+    @staticmethod
+    def _outcome(entry: Entry, verdict: Verdict, reason: str, timings: Timings) -> Outcome:
+        return Outcome(
+            verdict,
+            reason,
+            timings,
+            registers=entry.binary.registers,
+            packed_bytes=entry.prepared.packed_bytes,
+            phases_s=entry.phases_s,
+            sectors=entry.sectors,
+        )
+
+    def _trial(self, entry: Entry) -> Trial:
+        return Trial(self._desk, self.reference, entry.name, entry.prepared.job.waits)
+
+    # ---- the clock
+
+    def _time_together(
+        self, entries: dict[str, Entry], library: Sequence[str], clocking: _Clocking, race: Race
+    ) -> dict[str, Timings]:
+        """A worker that dies over it is tried once more, with those that still pass."""
+        try:
+            return self._time(entries, library, clocking)
+        except WorkerError:
+            self._verify_all(entries, race)
+        try:
+            return self._time(entries, library, clocking)
+        except WorkerError as error:
+            raise BackendError(f"The worker failed twice while it timed {len(entries)} programs: {error}") from error
+
+    def _time(self, entries: dict[str, Entry], library: Sequence[str], clocking: _Clocking) -> dict[str, Timings]:
+        """All in one call a mode, so that every side sees the same clocks. Raises WorkerError."""
+        desk = self._desk
+        desk.attend()
+        if library:
+            self._put_baselines()
+        for entry in entries.values():
+            desk.load(entry)
+            desk.call("place", name=entry.name, check=desk.handed(self._steady))
+        names = [entry.name for entry in entries.values()] + list(library)
+        out: dict[str, Timings] = {name: {} for name in [*entries, *library]}
+        for mode in clocking.modes if names else ():
+            plan = timing.plan(self.pattern, self.problem, mode, clocking.rounds, clocking.graph_ms)
+            readings = desk.call("time", desk.sandbox.limit_s * len(names), names=names, plan=plan)
+            for name, readings_us in zip(out, readings, strict=True):
+                floor = self._floor_us(entries[name].prepared if name in entries else None, mode, clocking.graph_ms)
+                out[name][mode] = timing.summarise(mode, readings_us, floor, self.device)
+        return out
+
+    def _floor_us(self, prepared: Prepared | None, mode: Mode, graph_ms: float) -> float:
+        if (mode, graph_ms) not in self._floors:
+            plan = timing.plan(self.pattern, self.problem, mode, 3, graph_ms)
+            self._floors[mode, graph_ms] = float(self._desk.call("floor_us", plan=plan))
+        least = timing.traffic_floor_us(prepared.least_bytes, self.device, mode) if prepared else 0.0
+        return max(self._floors[mode, graph_ms], least)
+
+    def _put_baselines(self) -> tuple[str, ...]:
+        names = self._desk.call(
+            "put_baselines", pattern=self.pattern, problem=self.problem, values=self._steady.values
+        )
+        return tuple(names)
+
+
+def _entries(
+    window: list[tuple[int, Prepared]], answers: Future[list[Compiled]], refused: Watcher
+) -> Iterator[tuple[int, Entry]]:
+    for (index, prepared), compiled in zip(window, answers.result(), strict=True):
+        phases = {"pack": prepared.pack_s, "compile": compiled.seconds}
+        if isinstance(compiled.result, Binary):
+            yield index, Entry(prepared, compiled.result, phases)
+        else:
+            refused(
+                index,
+                Outcome(
+                    Verdict.UNCOMPILABLE,
+                    str(compiled.result),
+                    packed_bytes=prepared.packed_bytes,
+                    phases_s=phases,
+                ),
+            )
+
+
+@contextmanager
+def _phase(entry: Entry, name: str) -> Iterator[None]:
+    """Adds the seconds of a block to one of the entry's phases."""
+    began = time.perf_counter()
+    try:
+        yield
+    finally:
+        entry.phases_s[name] = entry.phases_s.get(name, 0.0) + time.perf_counter() - began

@@ -1,0 +1,111 @@
+"""The worker as one case sees it: which layouts, value sets and programs it holds, and putting them again when lost.
+
+The worker holds the data of one case at a time (`Sandbox.tenant`) and forgets everything when it is replaced
+(`Sandbox.generation`). Layouts are dropped by least recent use when they fill the room they have.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Any
+
+from sparserl.backends.backend import Binary
+from sparserl.judge.prepare import Packs, Prepared
+from sparserl.judge.reference import ValueSet
+from sparserl.judge.sandbox import Sandbox, WorkerError
+from sparserl.judge.trial import Broken, Stopped
+from sparserl.judge.worker import Check
+from sparserl.records import LayoutLine, Problem, Verdict
+
+ROOM_BYTES = {"cuda": 24 << 30, "sim": 2 << 30}
+"""packed layouts kept in the worker"""
+
+
+@dataclass
+class Entry:
+    """A compiled program on its way through the judge."""
+
+    prepared: Prepared
+    binary: Binary
+    phases_s: dict[str, float] = field(default_factory=dict)
+    sectors: int = 0
+    name: str = ""
+    """under which the worker has it, if `generation` is still the worker's"""
+    generation: int = -1
+
+
+class Desk:
+    """Commands to the worker with all their data in place."""
+
+    def __init__(self, problem: Problem, packs: Packs, sandbox: Sandbox) -> None:
+        self.problem, self.packs, self.sandbox = problem, packs, sandbox
+        self._generation = -1
+        self._structures: OrderedDict[LayoutLine, int] = OrderedDict()
+        self._sets: set[str] = set()
+        self._names = (f"program {i}" for i in itertools.count())
+
+    def call(self, command: str, limit_s: float | None = None, **arguments: Any) -> Any:
+        return self.sandbox.call(command, limit_s, **arguments)
+
+    def attend(self) -> None:
+        """Make the worker this case's, if it was replaced or served another one since."""
+        if self._generation == self.sandbox.generation and self.sandbox.tenant is self:
+            return
+        self.call("open", dtype=self.problem.dtype)
+        self.sandbox.tenant, self._generation = self, self.sandbox.generation
+        self._structures.clear()
+        self._sets.clear()
+
+    def handed(self, check: ValueSet) -> Check:
+        """The set as the worker takes it: by name if it is used more than once."""
+        if not check.key:
+            return check.values, check.x
+        if check.key not in self._sets:
+            self.call("put_set", key=check.key, values=check.values, x=check.x)
+            self._sets.add(check.key)
+        return check.key
+
+    def load(self, entry: Entry) -> None:
+        """The program and its packed matrix are in the worker when this returns. Raises Stopped."""
+        self.attend()
+        if entry.name and entry.generation == self._generation and entry.prepared.layout in self._structures:
+            return
+        entry.name, entry.generation = next(self._names), self._generation
+        layout = entry.prepared.layout
+        self._put_structure(layout)
+        try:
+            self.call("load", name=entry.name, binary=entry.binary, job=entry.prepared.job, structure=str(layout))
+        except WorkerError as error:
+            raise Stopped(Verdict.FAILED, f"could not be loaded: {error}") from error
+
+    def unload(self, entry: Entry) -> None:
+        if entry.name and entry.generation == self.sandbox.generation and self.sandbox.tenant is self:
+            self.call("drop", name=entry.name)
+        entry.name = ""
+
+    def clear_after(self, entry: Entry, stopped: Stopped) -> None:
+        """After a program failed: what it may have broken is not used again."""
+        if stopped.verdict is Verdict.FAILED:
+            self._structures.pop(entry.prepared.layout, None)  # the worker has thrown it away
+            if isinstance(stopped, Broken) and self.sandbox.backend == "cuda":
+                self.sandbox.restart()  # a fault on a GPU stays with the process that met it
+
+    def close(self) -> None:
+        if self._generation == self.sandbox.generation and self.sandbox.tenant is self:
+            self.call("close_case")
+            self.sandbox.tenant = None
+        self._generation = -1
+        self._structures.clear()
+
+    def _put_structure(self, line: LayoutLine) -> None:
+        if line in self._structures:
+            self._structures.move_to_end(line)
+            return
+        packed = self.packs.get(line)
+        self.call("put_structure", key=str(line), arrays=packed.arrays, slot_of=packed.slot_of, slots=packed.slots)
+        self._structures[line] = packed.size_bytes_without_values + packed.slots * (self.problem.value_bytes + 4)
+        while len(self._structures) > 1 and sum(self._structures.values()) > ROOM_BYTES[self.sandbox.backend]:
+            old, _ = self._structures.popitem(last=False)
+            self.call("drop_structure", key=str(old))

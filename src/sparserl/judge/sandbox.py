@@ -1,0 +1,162 @@
+"""A worker process that runs programs nobody has read, watched from outside: a time limit, a warm spare, a restart.
+
+What a program breaks (a crash, a hang, a sticky CUDA error) dies with its worker; the spare takes over and the caller
+puts its data again (`generation` counts the workers). The reference, the verdict and the clock's readings stay in the
+parent. Workers are plain subprocesses, so a caller's script needs no `__main__` guard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import Any
+
+from sparserl.backends.backend import Device
+from sparserl.errors import BackendError
+from sparserl.judge import channel
+
+START_LIMIT_S = 180.0
+
+
+class WorkerError(Exception):
+    """The program in flight is to blame; the worker was replaced. Never leaves the judge: it becomes an Outcome."""
+
+
+@dataclass(frozen=True)
+class Hello:
+    """What a worker says when it is ready."""
+
+    device: Device
+    lockdown: str
+
+
+@dataclass
+class _Process:
+    process: subprocess.Popen[bytes]
+    connection: Connection
+    folder: Path
+    hello: Hello | None = None
+
+
+class Sandbox:
+    """One worker at work and one in reserve."""
+
+    def __init__(self, backend: str, limit_s: float = 20.0) -> None:
+        if backend not in ("cuda", "sim"):
+            raise ValueError(f"The 'backend' of a Sandbox must be 'cuda' or 'sim'. Got {backend!r}.")
+        self.backend, self.limit_s, self.generation = backend, limit_s, 0
+        self.tenant: object = None  # whose data the worker holds
+        self._spare: _Process | None = None
+        self._worker: _Process | None = None
+        self._worker = self._ready(self._start())
+
+    @property
+    def hello(self) -> Hello:
+        assert self._worker is not None and self._worker.hello is not None
+        return self._worker.hello
+
+    @property
+    def process_id(self) -> int:
+        assert self._worker is not None
+        return self._worker.process.pid
+
+    def call(self, command: str, limit_s: float | None = None, **arguments: Any) -> Any:
+        """Run one command in the worker. Raises WorkerError when it dies, hangs or reports a broken machine."""
+        if self._worker is None:
+            raise BackendError("The judge is closed. Open a new one: `with Judge(...) as judge`.")
+        worker, limit = self._worker, limit_s or self.limit_s
+        try:
+            channel.send(worker.connection, (command, arguments))
+            if not worker.connection.poll(limit):
+                self.restart()
+                raise WorkerError(f"ran past the time limit of {limit:g} s")
+            kind, answer = channel.receive(worker.connection)
+        except (EOFError, OSError) as error:
+            reason = _last_words(worker)
+            self.restart()
+            raise WorkerError(reason) from error
+        if kind == "answer":
+            return answer
+        if kind == "broken":
+            self.restart()
+            raise WorkerError(str(answer))
+        raise RuntimeError(f"The judge's worker failed at '{command}', which is a fault of the judge:\n{answer}")
+
+    def restart(self) -> None:
+        """Give up the worker and everything in it; the spare takes over."""
+        self._stop(self._worker)
+        self._worker = None
+        spare, self._spare = self._spare or self._start(), None
+        self._worker = self._ready(spare)
+
+    def close(self) -> None:
+        self._stop(self._worker)
+        self._stop(self._spare)
+        self._worker = self._spare = None
+
+    def _start(self) -> _Process:
+        ours, theirs = Pipe()
+        folder = Path(tempfile.mkdtemp(prefix="sparserl-worker-"))
+        root = str(Path(__file__).parents[2])
+        path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
+        quiet = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} if self.backend == "sim" else {}
+        with (folder / "said.txt").open("wb") as said:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "sparserl.judge.worker", str(theirs.fileno()), self.backend, str(folder)],
+                pass_fds=(theirs.fileno(),),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                env={**os.environ, **quiet, "PYTHONPATH": path, "TMPDIR": str(folder)},
+            )
+        theirs.close()
+        return _Process(process, ours, folder)
+
+    def _ready(self, worker: _Process) -> _Process:
+        """Wait until it has said hello, then start the next spare in the background."""
+        try:
+            if not worker.connection.poll(START_LIMIT_S):
+                raise BackendError(f"A {self.backend} worker did not start within {START_LIMIT_S:g} s.")
+            kind, hello = channel.receive(worker.connection)
+        except (EOFError, OSError, BackendError) as error:
+            reason = str(error) if isinstance(error, BackendError) else _last_words(worker)
+            self._stop(worker)
+            raise BackendError(f"The {self.backend} backend can't start a worker here: {reason}") from error
+        if kind != "answer":
+            self._stop(worker)
+            raise BackendError(f"The {self.backend} backend is not available here: {hello}")
+        worker.hello = hello
+        self.generation += 1
+        self._spare = self._start()
+        return worker
+
+    @staticmethod
+    def _stop(worker: _Process | None) -> None:
+        if worker is None:
+            return
+        worker.connection.close()
+        worker.process.kill()
+        worker.process.wait()
+        shutil.rmtree(worker.folder, ignore_errors=True)
+
+
+def _last_words(worker: _Process) -> str:
+    """How a worker ended, and the last line it wrote."""
+    try:
+        code = worker.process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        return "the worker closed its connection"
+    how = f"exit code {code}"
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            how = signal.Signals(-code).name
+    said = (worker.folder / "said.txt").read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
+    return f"crashed the worker ({how})" + (f": {said[-1]}" if said else "")

@@ -1,0 +1,122 @@
+"""What a program has to go through, in order; the first thing it fails at is its verdict.
+
+Three checks with fresh values and x, poisoned y and scratch; one with NaN and Inf in x; for programs that wait for the
+kernel before them, single products and a chain of twenty behind a slow writer of x; and, after timing, three more that
+leave y and scratch as the timing left them, with one value and one entry of x changed in between, so that a result
+which was remembered instead of computed is wrong.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from sparserl.judge.reference import CHAIN_STEPS, Kind, Reference, ValueSet
+from sparserl.judge.sandbox import WorkerError
+from sparserl.judge.timing import feeds_back
+from sparserl.judge.verify import compare, compare_chain, same_bits
+from sparserl.judge.worker import Check, Ran
+from sparserl.records import Verdict
+
+FIRST_CHECKS: tuple[Kind, ...] = ("narrow", "wide", "isolation", "wide")
+SINGLES_BEHIND_WRITER = 3
+
+
+class Stopped(Exception):  # noqa: N818 - what happened to the program, not an error
+    """A program failed at something. Never leaves the judge: it becomes an Outcome."""
+
+    def __init__(self, verdict: Verdict, reason: str) -> None:
+        super().__init__(reason)
+        self.verdict = verdict
+
+
+class Desk(Protocol):
+    """What a trial asks of its case: the worker, with all data in place."""
+
+    def call(self, command: str, **arguments: Any) -> Any: ...
+
+    def handed(self, check: ValueSet) -> Check:
+        """The set as the worker takes it: by name if it is there already."""
+
+
+@dataclass
+class Trial:
+    """The checks of one loaded program."""
+
+    desk: Desk
+    reference: Reference
+    name: str
+    waits: bool
+    sectors: int = 0
+
+    def verify(self) -> None:
+        """Before timing. Raises Stopped."""
+        for kind in FIRST_CHECKS:
+            self._check(self.reference.draw(kind))
+        if self.waits:
+            for _ in range(SINGLES_BEHIND_WRITER):
+                self._check(self.reference.draw("narrow"), behind_writer=True)
+            self._chain()
+
+    def recheck(self) -> None:
+        """After timing, on what the timing left behind. Raises Stopped."""
+        check = self.reference.draw("narrow")
+        self._check(check, poison=False)
+        for changed in self.reference.neighbours(check):
+            self._check(changed, poison=False, clear=False)
+
+    def _check(self, check: ValueSet, **how: bool) -> None:
+        ran = self._ran("check", check, **how)
+        self._accept(ran)
+        reason = compare(self.reference.pattern, self.reference.problem, check, ran.y)
+        if reason and how.get("behind_writer"):
+            reason += " (behind a slow writer of x: it was read before the wait)"
+        elif reason and not how.get("poison", True):
+            reason += " (after other products: an earlier result or workspace shows through)"
+        if reason:
+            raise Stopped(Verdict.WRONG, reason)
+
+    def _chain(self) -> None:
+        reference = self.reference
+        fed = feeds_back(reference.pattern, reference.problem)
+        check = reference.draw_chain(row_sums=False) if fed else reference.draw("narrow")
+        dependent, *plain = self._ran("chain", check, steps=CHAIN_STEPS, feed_back=fed)
+        for ran in (dependent, *plain):
+            self._accept(ran)
+        if not fed:
+            reason = compare(reference.pattern, reference.problem, check, dependent.y)
+        elif same_bits(dependent.y, plain[0].y):
+            return
+        elif all(same_bits(plain[0].y, again.y) for again in plain[1:]):
+            differ = int(np.count_nonzero(dependent.y != plain[0].y))
+            reason = f"{differ} of {dependent.y.size} results differ from the same products done one by one"
+        else:  # its sums depend on the order of its blocks: a bound instead of equality
+            check = reference.draw_chain(row_sums=True)
+            dependent = self._ran("chain", check, steps=CHAIN_STEPS, feed_back=True)[0]
+            self._accept(dependent)
+            reason = compare_chain(reference, check, dependent.y)
+        if reason:
+            raise Stopped(Verdict.WRONG, f"in a chain of {CHAIN_STEPS} dependent products: {reason}")
+
+    def _ran(self, command: str, check: ValueSet, **how: Any) -> Any:
+        rows = self.reference.pattern.rows * self.reference.problem.columns
+        try:
+            return self.desk.call(command, name=self.name, check=self.desk.handed(check), y_count=rows, **how)
+        except WorkerError as error:
+            raise Stopped(Verdict.FAILED, str(error)) from error
+
+    def _accept(self, ran: Ran) -> None:
+        if ran.failed:
+            raise Broken(ran.failed) if ran.broken else Stopped(Verdict.FAILED, ran.failed)
+        if ran.dirty:
+            raise Stopped(Verdict.WRONG, ran.dirty)
+        self.sectors = self.sectors or ran.sectors
+
+
+class Broken(Stopped):
+    """The run itself failed: on a GPU the error may stick to the worker's context."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(Verdict.FAILED, reason)

@@ -1,0 +1,306 @@
+"""The process that holds a machine and runs programs on it: python -m sparserl.judge.worker DESCRIPTOR BACKEND FOLDER.
+
+It answers the judge's commands one by one and says what happened; it never says whether a result is right. Every run
+has guard zones around all buffers, NaN bytes in outputs and scratch workspaces, and hashes of the inputs before and
+after. A simulator worker gives up its rights first (`lockdown`), because there programs are host code.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, RunReport, TimingPlan
+from sparserl.errors import SparseRLError
+from sparserl.judge import channel
+from sparserl.judge.lockdown import lockdown
+from sparserl.judge.sandbox import Hello
+from sparserl.layouts import padding_value
+from sparserl.records import DType
+from sparserl.values import store
+
+Array = np.ndarray[Any, np.dtype[Any]]
+POISON = 0xFF
+"""as bytes of any storage type: NaN"""
+LONGER = 256
+"""bytes that make y differ from x in size, which tells `run_chain` not to feed it back"""
+Check = str | tuple[Array, Array]
+"""a set by the name under which it was put, or its values and x"""
+
+
+@dataclass
+class Structure:
+    """A packed matrix on the device. `placed` names the value set that lies in `vals`, '' if that can't be known."""
+
+    arrays: dict[str, Buffer]
+    slot_of: Buffer | None
+    vals: Buffer
+    padding: Array
+    digests: dict[str, str]
+    placed: str = ""
+
+
+@dataclass
+class Loaded:
+    executable: Executable
+    job: Job
+    structure: str
+
+
+@dataclass(frozen=True)
+class Ran:
+    """One run: what came out and what was found around it. An empty `failed` and `dirty` mean nothing was."""
+
+    y: Array
+    failed: str = ""
+    """the program crashed, raced, or touched what is not its own"""
+    dirty: str = ""
+    """a zeroed workspace was not left zero"""
+    broken: bool = False
+    """the run itself failed, so the machine may be in a bad state"""
+    sectors: int = 0
+    modelled_us: float = 0.0
+
+
+@dataclass
+class Machine:
+    """The commands. Each public method is one."""
+
+    backend: Backend
+    dtype: DType = "float32"
+    structures: dict[str, Structure] = field(default_factory=dict)
+    sets: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+    programs: dict[str, Loaded] = field(default_factory=dict)
+    vectors: dict[tuple[str, int], Buffer] = field(default_factory=dict)
+
+    def open(self, dtype: DType) -> None:
+        """A new case: nothing of the last one stays."""
+        self.close_case()
+        self.dtype = dtype
+
+    def close_case(self) -> None:
+        for held in (self.programs, self.structures, self.sets, self.vectors):
+            held.clear()  # type: ignore[attr-defined]
+
+    def put_structure(self, key: str, arrays: Mapping[str, Array], slot_of: Array | None, slots: int) -> None:
+        buffers = {name: self._upload(array) for name, array in arrays.items()}
+        padding = padding_value(self.dtype)
+        vals = self.backend.alloc(slots * padding.itemsize)
+        where = None if slot_of is None else self._upload(np.ascontiguousarray(slot_of, dtype=np.int32))
+        digests = {name: self.backend.digest(buffer) for name, buffer in buffers.items()}
+        self.structures[key] = Structure(buffers, where, vals, padding, digests)
+
+    def drop_structure(self, key: str) -> None:
+        self.structures.pop(key, None)
+        for name in [name for name, loaded in self.programs.items() if loaded.structure == key]:
+            del self.programs[name]
+
+    def put_set(self, key: str, values: Array, x: Array) -> None:
+        self.sets[key] = (values, x)
+
+    def load(self, name: str, binary: Binary, job: Job, structure: str) -> None:
+        held = self.structures[structure]
+        executable = self.backend.prepare(binary, job, {**held.arrays, "vals": held.vals})
+        for workspace, buffer in self.backend.workspaces(executable).items():
+            self.backend.fill(buffer, 0 if job.workspaces[workspace][1] == "zeroed" else POISON)
+        self.programs[name] = Loaded(executable, job, structure)
+
+    def drop(self, name: str) -> None:
+        self.programs.pop(name, None)
+
+    def check(
+        self,
+        name: str,
+        check: Check,
+        y_count: int,
+        *,
+        behind_writer: bool = False,
+        poison: bool = True,
+        clear: bool = True,
+    ) -> Ran:
+        """One product with this set. `behind_writer`: with the pdl attribute, right behind a slow writer of x.
+
+        poison=False leaves scratch workspaces and clear=False leaves y as the last product left them, so that a program
+        which remembers results there gives the wrong one.
+        """
+        backend, (loaded, x) = self.backend, self._begin(name, check, poison)
+        here, there = self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)
+        if behind_writer:
+            source = self._vector("source", x.nbytes)
+            backend.write(source, x)
+            backend.fill(here, POISON)
+            there = self._vector("long y", y_count * x.itemsize + LONGER)
+        else:
+            backend.write(here, x)
+        if clear:
+            backend.fill(there, POISON)
+        before = backend.digest(source if behind_writer else here)
+        if behind_writer:
+            report = backend.run_chain(loaded.executable, [here, there, source], 1)
+        else:
+            report = backend.run(loaded.executable, here, there, plain=True)
+        changed = report.ok and backend.digest(here) != before
+        return self._end(loaded, report, there, y_count, x_changed=changed)
+
+    def chain(self, name: str, check: Check, y_count: int, steps: int, feed_back: bool) -> list[Ran]:
+        """`steps` dependent products behind a slow writer. Fed back: first the same one by one, plainly.
+
+        Where the two differ in a bit, the plain ones are done twice more: a program whose sums depend on the order of
+        its blocks differs from itself, one that doesn't wait differs from a steady result.
+        """
+        loaded, x = self._begin(name, check)
+        results = [self._plain_chain(loaded, x, y_count, steps)] if feed_back else []
+        source, here = self._vector("source", x.nbytes), self._vector("x", x.nbytes)
+        longer = 0 if feed_back else LONGER
+        there = self._vector("long y" if longer else "y", y_count * x.itemsize + longer)
+        self.backend.write(source, x)
+        self.backend.fill(here, POISON)
+        self.backend.fill(there, POISON)
+        report = self.backend.run_chain(loaded.executable, [here, there, source], steps)
+        last = here if feed_back and steps % 2 == 0 else there
+        dependent = self._end(loaded, report, last, y_count)
+        if results and not dependent.failed and results[0].y.tobytes() != dependent.y.tobytes():
+            results += [self._plain_chain(loaded, x, y_count, steps) for _ in range(2) if not results[-1].failed]
+        return [dependent, *results]
+
+    def _plain_chain(self, loaded: Loaded, x: Array, y_count: int, steps: int) -> Ran:
+        pair = [self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)]
+        self.backend.write(pair[0], x)
+        self.backend.fill(pair[1], POISON)
+        for step in range(steps):
+            report = self.backend.run(loaded.executable, pair[step % 2], pair[(step + 1) % 2], plain=True)
+            if not report.ok:
+                break
+        return self._end(loaded, report, pair[steps % 2], y_count)
+
+    def place(self, name: str, check: Check) -> None:
+        """Put these values where a timing will multiply by them."""
+        self._begin(name, check)
+
+    def time(self, names: Sequence[str], plan: TimingPlan) -> list[list[float]]:
+        return self.backend.time([self.programs[name].executable for name in names], plan)
+
+    def floor_us(self, plan: TimingPlan) -> float:
+        return self.backend.floor_us(plan)
+
+    def echo(self, message: Any) -> Any:
+        return message
+
+    def _begin(self, name: str, check: Check, poison: bool = True) -> tuple[Loaded, Array]:
+        """Values in place, scratch poisoned; the program and x."""
+        loaded = self.programs[name]
+        values, x = self.sets[check] if isinstance(check, str) else check
+        held = self.structures[loaded.structure]
+        if not isinstance(check, str) or held.placed != check:
+            self.backend.scatter(held.vals, values, held.slot_of, held.padding)
+            held.placed = check if isinstance(check, str) else ""
+            held.digests["vals"] = self.backend.digest(held.vals)
+        for workspace, buffer in self.backend.workspaces(loaded.executable).items():
+            if poison and loaded.job.workspaces[workspace][1] == "scratch":
+                self.backend.fill(buffer, POISON)
+        return loaded, x
+
+    def _end(self, loaded: Loaded, report: RunReport, y: Buffer, y_count: int, *, x_changed: bool = False) -> Ran:
+        found = report.reason or "failed without a reason"
+        if report.ok:
+            found = self._findings(loaded, y) or (
+                f"changed its input '{loaded.job.vector_names[0]}'" if x_changed else ""
+            )
+        if found:
+            self._renew(loaded)
+            return Ran(np.empty(0), found, broken=not report.ok)
+        out = self.backend.read(y, store(np.zeros(1), self.dtype).dtype, y_count)
+        return Ran(out, "", self._dirty(loaded), sectors=report.sectors, modelled_us=report.modelled_us)
+
+    def _findings(self, loaded: Loaded, y: Buffer) -> str:
+        """What a program did to memory that is not its to write."""
+        held, backend = self.structures[loaded.structure], self.backend
+        inputs = {**held.arrays, "vals": held.vals}
+        vectors = {f"{role} vector": buffer for (role, _), buffer in self.vectors.items()}
+        around = {**inputs, **vectors, loaded.job.vector_names[1]: y, **backend.workspaces(loaded.executable)}
+        for name, buffer in around.items():
+            if not backend.guards_intact(buffer):
+                return f"wrote outside the bounds of '{name}'"
+        for name, buffer in inputs.items():
+            if backend.digest(buffer) != held.digests[name]:
+                return f"changed its input '{name}'"
+        return ""
+
+    def _dirty(self, loaded: Loaded) -> str:
+        for name, buffer in self.backend.workspaces(loaded.executable).items():
+            size, kind = loaded.job.workspaces[name]
+            if kind == "zeroed" and self.backend.read(buffer, np.dtype(np.uint8), size).any():
+                self.backend.fill(buffer, 0)
+                return f"left the zeroed workspace '{name}' dirty: the next product would start from it"
+        return ""
+
+    def _renew(self, loaded: Loaded) -> None:
+        """After a program wrote where it may not, nothing it could reach is used again."""
+        self.drop_structure(loaded.structure)
+        self.vectors.clear()
+
+    def _upload(self, array: Array) -> Buffer:
+        buffer = self.backend.alloc(array.nbytes)
+        self.backend.write(buffer, array)
+        return buffer
+
+    def _vector(self, role: str, size_bytes: int) -> Buffer:
+        if (role, size_bytes) not in self.vectors:
+            self.vectors[role, size_bytes] = self.backend.alloc(size_bytes)
+        return self.vectors[role, size_bytes]
+
+
+def make_backend(name: str) -> Backend:
+    if name == "sim":
+        from sparserl.backends.sim import SimBackend
+
+        return SimBackend()
+    from sparserl.backends.cuda import CudaBackend
+
+    return CudaBackend()
+
+
+def main(descriptor: int, backend: str, folder: str) -> None:
+    connection = Connection(descriptor)
+    os.chdir(folder)
+    try:
+        machine = Machine(make_backend(backend))
+        device = machine.backend.device()
+        applied = lockdown(folder) if backend == "sim" else "none (programs run on the device only)"
+    except SparseRLError as error:
+        channel.send(connection, ("broken", str(error)))
+        return
+    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    channel.send(connection, ("answer", Hello(device, applied)))
+    while True:
+        try:
+            command, arguments = channel.receive(connection)
+        except (EOFError, OSError):
+            return
+        try:
+            answer = ("answer", getattr(machine, command)(**arguments))
+        except (SparseRLError, MemoryError) as error:
+            answer = ("broken", f"{error or type(error).__name__}")
+        except Exception:
+            answer = ("fault", traceback.format_exc())
+        channel.send(connection, answer)
+
+
+def _leave_with(parent: int) -> None:
+    """A program may spin for ever; without the judge nobody would stop it."""
+    while os.getppid() == parent:
+        time.sleep(1.0)
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

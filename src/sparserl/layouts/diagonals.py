@@ -1,0 +1,114 @@
+"""diagonals: well-filled diagonals without stored columns (DIA), and the other entries behind them, row by row.
+
+A hole in a diagonal is padding: its value is -0.0, the only mark it has. A matrix in which no diagonal is filled well
+enough is refused, and so is one with more than 128 that are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+import numpy as np
+
+from sparserl.layouts.blocks import is_negative_zero
+from sparserl.layouts.layout import Entry, choices, finish, int32, ints, refuse_slots, round_up, scalars, starts
+from sparserl.layouts.memo import remembered
+from sparserl.matrix import Pattern
+from sparserl.records import LayoutLine, Packed, Param
+
+MOST_DIAGONALS = 128
+
+
+class Diagonals:
+    """Diagonals that fill at least `fill` per cent of their length, ascending, and a tail."""
+
+    name: ClassVar[str] = "diagonals"
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"fill": choices(10, 25, 50, 75, 90, 100)}
+    codecs: ClassVar[tuple[str, ...]] = ("none",)
+
+    def own_contract(self, line: LayoutLine) -> tuple[Param, ...]:
+        return (
+            *scalars("diagonals", "stride", "tail_rows", "tail_at"),
+            ints("offsets", "diagonals"),
+            ints("tail_row", "tail_rows"),
+            ints("tail_start", "tail_rows + 1"),
+            ints("tail_cols", "nonzeros outside the diagonals"),
+        )
+
+    def admits(self, pattern: Pattern, line: LayoutLine) -> str | None:
+        kept, tail = remembered(
+            pattern, ("diagonals", line.get("fill")), lambda: _measure(pattern, line.number("fill"))
+        )
+        if not kept:
+            return (
+                f"Layout 'diagonals' found no diagonal filled to {line.get('fill')} per cent; choose a smaller 'fill'."
+            )
+        if kept > MOST_DIAGONALS:
+            return f"Layout 'diagonals' holds at most {MOST_DIAGONALS}. Got {kept}; choose a larger 'fill'."
+        return refuse_slots(self.name, kept * round_up(pattern.rows, 32) + tail, pattern.nonzeros)
+
+    def pack(self, pattern: Pattern, line: LayoutLine) -> Packed:
+        diagonal_of = _diagonal_of(pattern)
+        kept = _kept(_counts(diagonal_of, pattern), pattern, line.number("fill"))
+        stride = round_up(pattern.rows, 32)
+        tail_at = len(kept) * stride
+        # Slots of row 0 by diagonal; -1 marks diagonals that aren't kept.
+        first = np.full(pattern.rows + pattern.columns, -1, dtype=np.int32)
+        first[kept] = np.arange(len(kept)) * stride
+        row = pattern.row_index()
+        slot_of = first[diagonal_of]
+        outside = np.flatnonzero(slot_of < 0)
+        slot_of += row
+        slot_of[outside] = tail_at + np.arange(len(outside))
+        tail_lengths = np.bincount(row[outside], minlength=pattern.rows)
+        tail_row = np.flatnonzero(tail_lengths)
+        offsets = int32(kept - (pattern.rows - 1))
+        arrays = {
+            "offsets": offsets,
+            "tail_row": int32(tail_row),
+            "tail_start": int32(starts(tail_lengths[tail_row])),
+            "tail_cols": pattern.cols[outside],
+        }
+        own = {"diagonals": len(kept), "stride": stride, "tail_rows": len(tail_row), "tail_at": tail_at}
+        tables = {"OFFSETS": tuple(offsets.tolist())}
+        return finish(pattern, line, own, arrays, slots=tail_at + len(outside), slot_of=slot_of, tables=tables)
+
+    def entries(self, packed: Packed, vals: np.ndarray) -> Iterator[Entry]:
+        values = vals.tolist()
+        scalar, array = packed.scalars, packed.arrays
+        for d, offset in enumerate(array["offsets"].tolist()):
+            for row in range(max(0, -offset), min(scalar["rows"], scalar["columns"] - offset)):
+                slot = d * scalar["stride"] + row
+                if not is_negative_zero(values[slot]):
+                    yield row, row + offset, slot
+        tail_row, tail_start = array["tail_row"].tolist(), array["tail_start"].tolist()
+        tail_cols = array["tail_cols"].tolist()
+        for t in range(scalar["tail_rows"]):
+            for e in range(tail_start[t], tail_start[t + 1]):
+                yield tail_row[t], tail_cols[e], scalar["tail_at"] + e
+
+
+def _diagonal_of(pattern: Pattern) -> np.ndarray:
+    """The diagonal of every nonzero: column - row + rows - 1, from 0 for the bottom left corner."""
+    shift = (pattern.rows - 1) - np.arange(pattern.rows, dtype=np.int64)
+    return pattern.cols + np.repeat(shift, pattern.row_lengths)
+
+
+def _counts(diagonal_of: np.ndarray, pattern: Pattern) -> np.ndarray:
+    return np.bincount(diagonal_of, minlength=pattern.rows + pattern.columns)
+
+
+def _kept(counts: np.ndarray, pattern: Pattern, fill: int) -> np.ndarray:
+    """The diagonals, ascending, that are filled to `fill` per cent of their length inside the matrix."""
+    some = np.flatnonzero(counts)
+    offset = some - (pattern.rows - 1)
+    length = np.minimum(pattern.rows, pattern.columns - offset) - np.maximum(0, -offset)
+    return some[counts[some] * 100 >= fill * length]
+
+
+def _measure(pattern: Pattern, fill: int) -> tuple[int, int]:
+    """How many diagonals are kept, and how many nonzeros are left over."""
+    counts = _counts(_diagonal_of(pattern), pattern)
+    kept = _kept(counts, pattern, fill)
+    return len(kept), pattern.nonzeros - int(counts[kept].sum())

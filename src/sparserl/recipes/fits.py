@@ -1,0 +1,53 @@
+"""Which matrices a recipe is for, beyond what its layout admits: limits of registers, shared memory and patience."""
+
+from __future__ import annotations
+
+from sparserl.recipes.cost import Summary
+from sparserl.recipes.writer import Recipe
+
+SHARED_BYTES = 200_000
+"""of the 227 KB a block may have on Hopper; the rest is for the primitives' own"""
+HELD_ENTRIES = 32
+"""entries a thread keeps in registers before they spill"""
+SERIAL_STEPS = 4096
+"""entries one lane may add up one after the other before a row is hopelessly serial"""
+
+
+def unfit(recipe: Recipe, summary: Summary) -> str | None:
+    """None, or why this recipe is not for this matrix."""
+    pattern, problem, longest = summary.pattern, summary.problem, summary.longest
+    lanes = int(recipe.setting("lanes", 1))
+    group = int(recipe.layout.get("group", "1"))
+    if recipe.family == "row_staged":
+        if pattern.columns * problem.value_bytes > SHARED_BYTES:
+            return f"x of {pattern.columns} columns does not fit into shared memory"
+        if recipe.setting("single") and pattern.nonzeros > 20_000:
+            return f"{pattern.nonzeros} nonzeros are too many for a single block"
+    if recipe.setting("full") and longest > HELD_ENTRIES * (lanes if lanes > 1 else 1):
+        return f"rows of up to {longest} entries don't fit into registers"
+    if recipe.setting("full") and group > 1 and lanes == 1 and longest < group:
+        return "rows are shorter than a vector load"
+    if recipe.family == "row_block" and pattern.nonzeros < 64 * pattern.rows:
+        return "rows are too short for a block each"
+    if recipe.family in ("row_lanes", "row_persistent", "row_staged", "nonempty_lanes", "slice_rows"):
+        if longest > SERIAL_STEPS * lanes:
+            return f"the longest row, {longest} entries, would be added up by {lanes} lanes"
+    if recipe.family.startswith("spmm_") and recipe.family != "spmm_chunk" and longest > 16 * SERIAL_STEPS:
+        return f"the longest row, {longest} entries, would be added up by one group"
+    if recipe.family == "tile" and not recipe.setting("split"):
+        if longest > recipe.layout.number("threads") * recipe.layout.number("steps"):
+            return "a row is longer than a block holds"
+    if recipe.family == "tile" and recipe.setting("split"):
+        if longest <= recipe.layout.number("threads") * recipe.layout.number("steps"):
+            return "no row needs to be split"
+    if recipe.family == "diagonals":
+        kept, outside = summary.diagonals(recipe.layout.number("fill"))
+        if kept * int(recipe.setting("rows_each")) > 2 * HELD_ENTRIES:
+            return f"{kept} diagonals don't fit into registers"
+        if (outside > 0) != (int(recipe.setting("tail_lanes")) > 0):
+            return f"{outside} entries lie outside the diagonals"
+    if recipe.layout.name == "nonempty" and not bool((pattern.row_lengths == 0).any()):
+        return "there are no empty rows"
+    if recipe.family == "column_blocks" and pattern.columns > 200 * recipe.layout.number("width"):
+        return "too many column blocks"
+    return None

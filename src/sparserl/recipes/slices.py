@@ -1,0 +1,124 @@
+"""SELL-C-sigma and ELL: rows side by side in slices, so that neighbouring threads read neighbouring entries.
+
+`lanes=1`: a thread a row, `group` entries a load (a vector load). `lanes=group`: `group` neighbouring threads a row.
+ELL has no pointers at all: the first address follows from the thread's number, one round trip to memory less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparserl.records import Problem
+from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, times, when
+
+
+def load_entries(lanes: int, group: int, load: str) -> tuple[str, str]:
+    """How a thread reads its next columns and values at slot j."""
+    width = group if lanes == 1 else 1
+    if width == 1:
+        return ("stream(cols + j)", "stream(vals + j)") if load == "stream" else ("cols[j]", "vals[j]")
+    name = "stream_load" if load == "stream" else "load"
+    return f"{name}<{width}>(cols + j)", f"{name}<{width}>(vals + j)"
+
+
+def multiply(width: int, based: bool, columns: str, values: str) -> str:
+    """One step: `width` entries into `sum`, padding left out."""
+    base = "base + " if based else ""
+    if width == 1:
+        return f"if (!PADDED || !is_padding({columns})) sum += {values} * x[{base}{columns}];"
+    return (
+        f"#pragma unroll\n            for (int i = 0; i < {width}; ++i)\n"
+        f"                if (!PADDED || !is_padding({columns}[i])) sum += {values}[i] * x[{base}{columns}[i]];"
+    )
+
+
+def by_slice(
+    problem: Problem, *, c: int, sigma: int, group: int, lanes: int, threads: int, early: int, load: str, index: str,
+    pdl: bool, ell: bool, full: bool = False,
+) -> Recipe:  # fmt: skip
+    """A row to `lanes` threads of a slice. `full`: the width is baked in and every entry is loaded before the wait."""
+    based = index == "int16"
+    width = group if lanes == 1 else 1
+    step = c * group
+    kind = (f"pack<index_t, {width}>", f"pack<value_t, {width}>") if width > 1 else ("index_t", "value_t")
+    cols, vals = load_entries(lanes, group, load)
+    places = ([times(f"(row % {c})" if group > 1 else f"row % {c}", group)] if c > 1 else []) + (
+        [f"threadIdx.x % {lanes}"] if lanes > 1 else []
+    )
+    first = " + ".join(places)
+    target = "row_of[row]" if sigma > 1 else "row"
+    begin = times("slice", c) + " * width" if ell else "slice_start[slice]"
+    stop = "begin + " + times("width", c) if ell else "slice_start[slice + 1]"
+    depth = over("WIDTH", group) if full else str(early)
+    held = full or early > 0
+    body = code(f"""
+        {when(pdl, "pdl_trigger();")}
+        const int row = (blockIdx.x * {threads} + threadIdx.x){f" / {lanes}" if lanes > 1 else ""};
+        const int slice = {over("row", c)};
+        if (slice >= slices) return;
+        const int begin = {begin};
+        {when(not full, f"const int end = {stop};")}
+        const int first = begin + {first};
+        {when(based, "const int base = col_base[slice];")}
+        {when(sigma > 1, f"const int target = {target};")}
+        acc_t sum = 0;
+        {when(held, f"{kind[0]} c[{depth}];")}
+        {when(held, f"{kind[1]} v[{depth}];")}
+        {when(held, "#pragma unroll")}
+        {when(held, f"for (int k = 0; k < {depth}; ++k) {{")}
+        {when(held, f"    const int j = first + k * {step};")}
+        {when(held and not full, "    if (j < end) {")}
+        {when(held, f"    {'' if full else '    '}c[k] = {cols};")}
+        {when(held, f"    {'' if full else '    '}v[k] = {vals};")}
+        {when(held and not full, "    }")}
+        {when(held, "}")}
+        {when(pdl, "pdl_wait();")}
+        {when(held, "#pragma unroll")}
+        {when(held, f"for (int k = 0; k < {depth}; ++k) {{")}
+        {when(held and not full, f"    if (first + k * {step} >= end) break;")}
+        {when(held, "    " + multiply(width, based, "c[k]", "v[k]"))}
+        {when(held, "}")}
+        {when(not full and not held, "#pragma unroll 4")}
+        {when(not full, f"for (int j = first{f' + {early * step}' if early else ''}; j < end; j += {step}) {{")}
+        {when(not full, f"    const {kind[0]} column = {cols};")}
+        {when(not full, f"    const {kind[1]} value = {vals};")}
+        {when(not full, "    " + multiply(width, based, "column", "value"))}
+        {when(not full, "}")}
+        {when(lanes > 1, f"sum = warp_sum<{lanes}>(sum);")}
+        if ({"target >= 0" if sigma > 1 else "row < rows"}{f" && threadIdx.x % {lanes} == 0" if lanes > 1 else ""}) y[{"target" if sigma > 1 else "row"}] = sum;
+    """)  # noqa: E501
+    layout = (
+        line("ell", index, c=c, group=group) if ell else line("slices", index, c=c, sigma=sigma, group=group)
+    )
+    grid = f"div_up(slices * {c * lanes}, {threads})"
+    return make(
+        "ell_rows" if ell else "slice_rows", problem, layout, [Kernel("spmv", grid, threads, body, pdl=pdl)],
+        bake=("PADDED", "WIDTH") if full else ("PADDED",),
+        lanes=lanes, threads=threads, early=early, full=full, load=load, pdl=pdl,
+    )  # fmt: skip
+
+
+def space(problem: Problem) -> Iterator[Recipe]:
+    """Every SELL and ELL recipe for SpMV."""
+    shapes = ((1, 1), (2, 1), (4, 1), (2, 2), (4, 4), (8, 8), (16, 16), (32, 32))  # (group, lanes)
+    for group, lanes in shapes:
+        c = 32 if lanes == 1 else max(1, 32 // lanes)
+        for index in ("int32", "abs16", "int16"):
+            for threads in (64, 128, 256):
+                for early, load, pdl in (
+                    (0, "stream", False), (0, "cached", False), (2, "cached", False), (4, "cached", False),
+                    (2, "cached", True), (4, "cached", True), (0, "stream", True),
+                ):  # fmt: skip
+                    deep = max(1, early // (group if lanes == 1 else 1)) if early else 0
+                    shape = dict(c=c, group=group, lanes=lanes, threads=threads, load=load, index=index, pdl=pdl)
+                    if index != "int16" or load == "stream":
+                        for sigma in (1, 256, 16384) if threads == 128 else (1,):
+                            yield by_slice(problem, sigma=sigma, early=deep, ell=False, **shape)
+                    if threads == 128 or load == "cached":
+                        yield by_slice(problem, sigma=1, early=deep, ell=True, **shape)
+                if index != "int16":
+                    for pdl in (False, True):
+                        yield by_slice(
+                            problem, c=c, sigma=1, group=group, lanes=lanes, threads=threads, early=0, load="cached",
+                            index=index, pdl=pdl, ell=True, full=True,
+                        )  # fmt: skip

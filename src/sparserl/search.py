@@ -1,0 +1,164 @@
+"""Successive halving: from the cost model's ranking to one program, with most of the time spent on the few best.
+
+    choose `candidates` by estimate, spread over layouts → judge all, timed briefly → time the better half again, longer
+    → … → race the last few against the baseline, side by side → the fastest; ties go to the simpler program
+
+It knows a Referee, not the judge: what it needs is two verbs, so tests replay recorded outcomes.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from sparserl.findings import Candidate, Findings
+from sparserl.records import LayoutLine, Outcome, Timing
+
+NOISE = 0.02
+"""times closer than this share are a tie"""
+FINALISTS = 4
+FIRST_ROUNDS, FINAL_ROUNDS = 3, 11
+CROWDING = 0.15
+"""each candidate already chosen with the same layout makes the next one of it look this much slower"""
+
+
+class Priced(Protocol):
+    """What the search must know of a recipe."""
+
+    @property
+    def layout(self) -> LayoutLine: ...
+    @property
+    def text(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def simplicity(self) -> int: ...
+    @property
+    def cost_us(self) -> float: ...
+
+
+class Referee(Protocol):
+    """Who says what a program is worth."""
+
+    repeatable: bool
+    """the same program always gets the same time (the simulator): timing twice tells nothing"""
+
+    def judge(self, texts: Sequence[str], rounds: int, told: Callable[[int, Outcome], None]) -> None:
+        """Compile, verify and time each; `told` hears index and Outcome as soon as they are known."""
+
+    def race(self, texts: Sequence[str], rounds: int, baselines: bool) -> tuple[list[Outcome], dict[str, Timing]]:
+        """Verified programs, and the baselines if asked for, timed side by side."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One step of a tuning, for a progress bar."""
+
+    stage: str
+    done: int
+    total: int
+    best_us: float | None = None
+
+
+Watcher = Callable[[Progress], None]
+P = TypeVar("P", bound=Priced)
+
+
+def choose(recipes: Sequence[P], count: int) -> list[P]:
+    """The cheapest by estimate, but spread: a model is wrong about a whole layout more often than about a parameter."""
+    left = sorted(recipes, key=lambda r: (r.cost_us, r.simplicity, r.name))
+    chosen: list[P] = []
+    taken: dict[str, int] = {}
+    while left and len(chosen) < count:
+        best = min(left, key=lambda r: r.cost_us * (1 + CROWDING * taken.get(r.layout.name, 0)))
+        left.remove(best)
+        chosen.append(best)
+        taken[best.layout.name] = taken.get(best.layout.name, 0) + 1
+    return chosen
+
+
+def halve(found: Findings, referee: Referee, watch: Watcher) -> None:
+    """Try all of `found.candidates` and settle `found.best`. On Ctrl-C what is known so far counts."""
+    try:
+        with _phase(found, "judge"):
+            _judge_all(found, referee, watch)
+        with _phase(found, "halve"):
+            finalists = _survivors(found, referee, watch)
+        with _phase(found, "race"):
+            _race(found, finalists, referee, watch)
+    except KeyboardInterrupt:
+        found.interrupted = True
+    found.best = best_of([c for c in found.candidates if c.correct])
+    found.compare()
+
+
+def best_of(candidates: Sequence[Candidate]) -> Candidate | None:
+    """The simplest of those within the noise of the fastest of the furthest stage."""
+    if not candidates:
+        return None
+    final = [c for c in candidates if c.stage == "final"] or list(candidates)
+    limit = min(c.time_us or 0.0 for c in final) * (1 + NOISE)
+    near = [c for c in final if (c.time_us or 0.0) <= limit]
+    return min(near, key=lambda c: (c.simplicity, c.time_us, c.name))
+
+
+def _judge_all(found: Findings, referee: Referee, watch: Watcher) -> None:
+    total = len(found.candidates)
+    heard = 0
+
+    def told(index: int, outcome: Outcome) -> None:
+        nonlocal heard
+        heard += 1
+        found.candidates[index].take(outcome, found.mode, "judged")
+        watch(Progress("judging", heard, total, _fastest(found)))
+
+    watch(Progress("judging", 0, total))
+    referee.judge([c.text for c in found.candidates], FIRST_ROUNDS, told)
+
+
+def _survivors(found: Findings, referee: Referee, watch: Watcher) -> list[Candidate]:
+    """Halve until few are left, each time with twice the rounds."""
+    alive = _by_time(found.candidates)
+    rounds = 2 * FIRST_ROUNDS
+    while len(alive) > FINALISTS:
+        alive = alive[: max(FINALISTS, -(-len(alive) // 2))]
+        if not referee.repeatable:
+            watch(Progress("halving", 0, len(alive), _fastest(found)))
+            outcomes, _ = referee.race([c.text for c in alive], rounds, baselines=False)
+            for candidate, outcome in zip(alive, outcomes, strict=True):
+                candidate.take(outcome, found.mode, "timed again")
+            alive = _by_time(alive)
+            rounds *= 2
+    return alive
+
+
+def _race(found: Findings, finalists: list[Candidate], referee: Referee, watch: Watcher) -> None:
+    """The last word: finalists and baselines in one measurement. What repeats itself needs only the baselines."""
+    watch(Progress("racing", 0, len(finalists), _fastest(found)))
+    texts = [] if referee.repeatable else [c.text for c in finalists]
+    outcomes, found.baselines = referee.race(texts, FINAL_ROUNDS, baselines=True)
+    for candidate, outcome in zip(finalists, outcomes, strict=False):
+        candidate.take(outcome, found.mode, "final")
+    for candidate in finalists:
+        candidate.stage = "final"
+    watch(Progress("racing", len(finalists), len(finalists), _fastest(found)))
+
+
+def _by_time(candidates: Sequence[Candidate]) -> list[Candidate]:
+    return sorted((c for c in candidates if c.correct), key=lambda c: (c.time_us, c.simplicity, c.name))
+
+
+def _fastest(found: Findings) -> float | None:
+    return min((c.time_us for c in found.candidates if c.correct and c.time_us), default=None)
+
+
+@contextmanager
+def _phase(found: Findings, name: str) -> Iterator[None]:
+    begin = time.perf_counter()
+    try:
+        yield
+    finally:
+        found.phases_s[name] = time.perf_counter() - begin

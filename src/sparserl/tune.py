@@ -1,0 +1,275 @@
+"""tune: a matrix goes in, candidates are ranked, judged and timed, and the best comes out as an Operator.
+
+    op = sparserl.tune(A, op="spmv", dtype="float32", device="auto", candidates=16)
+
+Where cuSPARSE is present it is the baseline and the fallback: if none of the candidates beats its best variant, the
+operator runs cuSPARSE and says so. Results are kept in the cache (`SPARSERL_CACHE`), so the same pattern on the same
+device takes milliseconds the second time. Ctrl-C keeps what is known: the best verified candidate so far is returned.
+
+This module is loaded by `import sparserl`, so what it needs is imported when it runs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from sparserl.errors import SparseRLError
+from sparserl.records import MODES, SHORT_DTYPES, VALUE_BYTES, Mode, Op, Order, Problem
+from sparserl.version import VERSION
+
+if TYPE_CHECKING:
+    from sparserl.backends.backend import Backend, Binary, Device
+    from sparserl.engine import Engine
+    from sparserl.findings import Candidate, Findings
+    from sparserl.matrix import Matrix, Pattern
+    from sparserl.operator import Operator
+    from sparserl.search import Progress
+
+log = logging.getLogger(__name__)
+DEVICES = ("auto", "cuda", "sim")
+MOST_CANDIDATES = 4096
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a matrix is tuned; checked when made."""
+
+    problem: Problem
+    device: str = "auto"
+    """'cuda', 'sim' (no GPU needed, times are modelled), or 'auto': cuda where there is one"""
+    candidates: int = 16
+    """programs to try"""
+    policy: str = "recipes"
+    """'recipes', or the path of a program file or a folder of them (*.cu), tried as they are"""
+    seed: int = 0
+    """of the numbers that candidates are verified with"""
+    mode: Mode = "solver"
+    """what is timed: 'chain' back to back, 'solver' with x rewritten between products, 'cold' with an empty L2"""
+
+    def __post_init__(self) -> None:
+        if self.device not in DEVICES:
+            raise SparseRLError(f"The 'device' of tune must be one of {', '.join(DEVICES)}. Got {self.device!r}.")
+        if self.mode not in MODES:
+            raise SparseRLError(f"The 'mode' of tune must be one of {', '.join(MODES)}. Got {self.mode!r}.")
+        if not 1 <= self.candidates <= MOST_CANDIDATES:
+            raise SparseRLError(f"The 'candidates' of tune must be in 1..{MOST_CANDIDATES}. Got {self.candidates}.")
+        if self.policy != "recipes" and not Path(self.policy).exists():
+            raise SparseRLError(
+                f"The 'policy' of tune must be 'recipes' or the path of a program file or folder. Got {self.policy!r}, "
+                "which is not there."
+            )
+
+
+def tune(
+    A: Any,
+    op: Op = "spmv",
+    *,
+    dtype: Any = "float32",
+    device: str = "auto",
+    columns: int = 1,
+    candidates: int = 16,
+    policy: str = "recipes",
+    seed: int = 0,
+    mode: Mode = "solver",
+    cache: bool = True,
+    progress: Callable[[Progress], None] | None = None,
+    b_order: Order = "row",
+    c_order: Order = "row",
+) -> Operator:
+    """Find a fast, verified operator for A.
+
+    A: a SciPy, torch or CuPy sparse matrix, a path (.mtx, .mtx.gz, .npz) or 'suitesparse:Group/Name'.
+    op: 'spmv' (y = A x) or 'spmm' (C = A B with `columns` columns; `b_order`, `c_order`: 'row' or 'col' major).
+    dtype: 'float32', 'float64', 'float16' or 'bfloat16' (or f32 …, or a NumPy or torch dtype).
+    progress: called with a `search.Progress` at every step.
+    The other arguments: see `Settings`. The operator's `report` holds every candidate with its verdict and time.
+    """
+    from sparserl.engine import machine
+    from sparserl.matrix import as_matrix
+    from sparserl.operator import Operator
+    from sparserl.value_order import value_order
+
+    settings = Settings(make_problem(op, dtype, columns, b_order, c_order), device, candidates, policy, seed, mode)
+    began = time.perf_counter()
+    matrix = as_matrix(A)
+    read_s = time.perf_counter() - began
+    backend = machine(device)
+    order = value_order(A, matrix.pattern)
+    kept = _Kept(matrix.pattern, settings, backend.device()) if cache else None
+    if kept is not None and (hit := kept.get()) is not None:
+        engine = _engine(
+            matrix, settings.problem, hit.source, backend, generated=hit.generated, binary=hit.binary
+        )
+        return Operator(matrix, settings.problem, engine, {**hit.report, "from_cache": True}, order)
+    found = explore(matrix.pattern, settings, backend.device(), progress)
+    found.phases_s = {"read": read_s, **found.phases_s}
+    engine, name = _settle(matrix, settings, found, backend)
+    report = {**found.record(_about(matrix.pattern, settings, backend.device()), name), "from_cache": False}
+    if kept is not None and not found.interrupted:
+        kept.put(engine, report)
+    return Operator(matrix, settings.problem, engine, report, order)
+
+
+def make_problem(op: str, dtype: Any, columns: int, b_order: str = "row", c_order: str = "row") -> Problem:
+    """A Problem from what a user writes; errors are the user's to read."""
+    name = dtype.__name__ if isinstance(dtype, type) else str(dtype).removeprefix("torch.")
+    name = SHORT_DTYPES.get(name, name)
+    if name not in VALUE_BYTES:
+        raise SparseRLError(f"The 'dtype' of tune must be one of {', '.join(VALUE_BYTES)}. Got {dtype!r}.")
+    if b_order not in get_args(Order) or c_order not in get_args(Order):
+        raise SparseRLError(f"'b_order' and 'c_order' must be 'row' or 'col'. Got {b_order!r} and {c_order!r}.")
+    try:
+        return Problem(op, name, columns, b_order, c_order)  # type: ignore[arg-type]  # checked in __post_init__
+    except ValueError as error:
+        raise SparseRLError(str(error)) from error
+
+
+def explore(
+    pattern: Pattern, settings: Settings, device: Device, progress: Callable[[Progress], None] | None = None
+) -> Findings:
+    """Choose candidates, judge and time them. No Operator yet."""
+    from sparserl.findings import Findings
+    from sparserl.referee import open_referee
+    from sparserl.search import Progress, halve
+
+    watch = progress or (lambda step: None)
+    began = time.perf_counter()
+    watch(Progress("ranking", 0, settings.candidates))
+    chosen = _candidates(pattern, settings, device)
+    source = "gpu" if device.backend == "cuda" else "modelled"
+    found = Findings(settings.mode, source, chosen, phases_s={"rank": time.perf_counter() - began})
+    with open_referee(pattern, settings.problem, settings.mode, device.backend, settings.seed) as referee:
+        halve(found, referee, watch)
+    return found
+
+
+def _candidates(pattern: Pattern, settings: Settings, device: Device) -> list[Candidate]:
+    from sparserl.findings import Candidate
+
+    if settings.policy != "recipes":
+        return _programs(Path(settings.policy))[: settings.candidates]
+    from sparserl.recipes import candidates
+    from sparserl.search import choose
+
+    ranked = candidates(pattern, settings.problem, device.sms)
+    return [
+        Candidate(r.name, str(r.layout), dict(r.params), r.text, r.simplicity, r.cost_us)
+        for r in choose(ranked, settings.candidates)
+    ]
+
+
+def _programs(path: Path) -> list[Candidate]:
+    """A user's own programs, as they are. One that can't be read is judged so, like any other."""
+    from sparserl.findings import Candidate
+
+    files = sorted(path.glob("*.cu")) if path.is_dir() else [path]
+    if not files:
+        raise SparseRLError(f"There is no program (*.cu) in {path}. Give a file, or a folder that holds some.")
+    found = []
+    for file in files:
+        try:
+            text = file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise SparseRLError(f"Can't read the program {file}: {error}.") from error
+        head = text.partition("\n")[0]
+        layout = head.removeprefix("// layout:").strip() if head.startswith("// layout:") else ""
+        found.append(Candidate(file.stem, layout, {}, text, text.count("\n")))
+    return found
+
+
+def _settle(matrix: Matrix, settings: Settings, found: Findings, backend: Backend) -> tuple[Engine, str]:
+    """The engine of what won, and its name. cuSPARSE stays where nothing beat it."""
+    best, baseline = found.best, found.baseline
+    library = baseline is not None and baseline[0].startswith("cusparse")
+    if baseline is not None and library and (best is None or baseline[1].median_us < (best.time_us or 0.0)):
+        name = baseline[0]
+        log.info("%s stays: none of %d candidates was faster.", name, len(found.candidates))
+        return _engine(matrix, settings.problem, name, backend, generated=False), name
+    if best is None:
+        if found.interrupted:
+            raise KeyboardInterrupt
+        why = "; ".join(sorted({f"{c.verdict}: {c.reason}" for c in found.candidates})[:3]) or "the matrix admits none"
+        raise SparseRLError(f"None of {len(found.candidates)} candidates was verified ({why}). Try more --candidates.")
+    return _engine(matrix, settings.problem, best.text, backend, generated=True), best.name
+
+
+def _engine(
+    matrix: Matrix, problem: Problem, source: str, backend: Backend, *, generated: bool, binary: Binary | None = None
+) -> Engine:
+    from sparserl.engine import make_engine
+
+    return make_engine(matrix, problem, source, backend, generated=generated, binary=binary)
+
+
+def _about(pattern: Pattern, settings: Settings, device: Device) -> dict[str, Any]:
+    """What was tuned, for what and where."""
+    rows, columns = pattern.shape
+    return {
+        "sparserl": VERSION,
+        "matrix": {
+            "rows": rows,
+            "columns": columns,
+            "nonzeros": pattern.nonzeros,
+            "fingerprint": pattern.fingerprint(),
+        },
+        "settings": {**asdict(settings), "problem": asdict(settings.problem)},
+        "device": {**asdict(device), "versions": dict(device.versions)},
+    }
+
+
+@dataclass(frozen=True)
+class _Hit:
+    source: str
+    generated: bool
+    report: dict[str, Any]
+    binary: Binary | None
+
+
+class _Kept:
+    """The cache entry of one (pattern, settings, device, version)."""
+
+    def __init__(self, pattern: Pattern, settings: Settings, device: Device) -> None:
+        from sparserl.store import Cache, content_key
+
+        parts = asdict(settings)
+        del parts["seed"]  # it moves the numbers a candidate is verified with, not the result
+        if settings.policy != "recipes":
+            parts["policy"] = [c.text for c in _programs(Path(settings.policy))]
+        parts |= {"pattern": pattern.fingerprint(), "sparserl": VERSION}
+        parts["device"] = [device.backend, device.name, device.arch]
+        self._cache = Cache("tuned")
+        self._key = content_key(parts)
+
+    def get(self) -> _Hit | None:
+        import json
+
+        from sparserl.backends.backend import Binary
+        from sparserl.store import read_folder
+
+        folder = self._cache.get(self._key)
+        if folder is None:
+            return None
+        about = read_folder(folder)
+        held = about["binary"]
+        binary = None
+        if held is not None:
+            code = (folder / "binary.bin").read_bytes()
+            binary = Binary(held["key"], code, held["kernels"], "", held["registers"])
+        report = json.loads((folder / "report.json").read_text())
+        return _Hit((folder / "program.cu").read_text(), about["generated"], report, binary)
+
+    def put(self, engine: Engine, report: dict[str, Any]) -> None:
+        import json
+
+        files = {"program.cu": engine.source.encode(), "report.json": json.dumps(report).encode()}
+        held = None
+        if engine.binary is not None:
+            files["binary.bin"] = engine.binary.code
+            binary = engine.binary
+            held = {"key": binary.key, "kernels": dict(binary.kernels), "registers": binary.registers}
+        self._cache.put(self._key, files, {"generated": engine.generated, "binary": held})

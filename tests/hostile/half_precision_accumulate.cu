@@ -1,0 +1,14 @@
+// expect: WRONG
+// tries: rounds the running sum to 11 bits
+// layout: rows index=int32
+// launch: spmv<<<div_up(rows, 128), 128>>>
+extern "C" __global__ void spmv(int rows, int columns, int nonzeros, int padded, const int* row_start,
+                                const index_t* cols, const value_t* vals, const value_t* x, value_t* y)
+{
+    const int row = blockIdx.x * 128 + threadIdx.x;
+    if (row >= rows) return;
+    acc_t sum = 0;
+    for (int j = row_start[row]; j < row_start[row + 1]; ++j)
+        sum = __uint_as_float(__float_as_uint(sum + vals[j] * x[cols[j]]) & 0xFFFFE000u);
+    y[row] = sum;
+}

@@ -1,0 +1,13 @@
+// expect: WRONG
+// tries: is right for a matrix of 64 rows only
+// layout: rows index=int32
+// launch: spmv<<<1, 128>>>
+extern "C" __global__ void spmv(int rows, int columns, int nonzeros, int padded, const int* row_start,
+                                const index_t* cols, const value_t* vals, const value_t* x, value_t* y)
+{
+    const int row = threadIdx.x;
+    if (row >= 64) return;
+    acc_t sum = 0;
+    for (int j = row_start[row]; j < row_start[row + 1]; ++j) sum += vals[j] * x[cols[j]];
+    y[row] = sum;
+}

@@ -1,0 +1,200 @@
+"""The search behind tune: a spread choice, halving, ties to the simpler, Ctrl-C keeps what is known. No machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import torch
+
+import sparserl
+from sparserl.errors import SparseRLError
+from sparserl.findings import Candidate, Findings
+from sparserl.records import LayoutLine, Outcome, Timing, Verdict
+from sparserl.search import FINALISTS, Progress, best_of, choose, halve
+from sparserl.tune import Settings, make_problem
+
+
+@dataclass(frozen=True)
+class FakeRecipe:
+    name: str
+    cost_us: float
+    layout: LayoutLine
+    simplicity: int = 1
+    text: str = ""
+
+
+@dataclass
+class FakeReferee:
+    """Times by text; a missing one is wrong. Counts what was asked of it."""
+
+    times: dict[str, float]
+    baselines: dict[str, float] = field(default_factory=lambda: {"plain:csr": 10.0})
+    repeatable: bool = False
+    stop_after: int = 10**9
+    raced: list[int] = field(default_factory=list)
+
+    def judge(self, texts: Sequence[str], rounds: int, told: Callable[[int, Outcome], None]) -> None:
+        for index, text in enumerate(texts):
+            if index == self.stop_after:
+                raise KeyboardInterrupt
+            told(index, self._outcome(text, rounds))
+
+    def race(self, texts: Sequence[str], rounds: int, baselines: bool) -> tuple[list[Outcome], dict[str, Timing]]:
+        self.raced.append(len(texts))
+        known = {n: Timing("solver", "gpu", t) for n, t in self.baselines.items()} if baselines else {}
+        return [self._outcome(t, rounds) for t in texts], known
+
+    def _outcome(self, text: str, rounds: int) -> Outcome:
+        if text not in self.times:
+            return Outcome(Verdict.WRONG, "row 0 is off")
+        timing = Timing("solver", "gpu", self.times[text], rounds=rounds, floor_us=1.0)
+        return Outcome(Verdict.CORRECT, timings={"solver": timing}, phases_s={"verify": 0.5})
+
+
+def candidate(name: str, simplicity: int = 1) -> Candidate:
+    return Candidate(name, "rows index=int32", {"lanes": 4}, name, simplicity)
+
+
+def searched(referee: FakeReferee, names: Sequence[str], simplicity: dict[str, int] | None = None) -> Findings:
+    found = Findings("solver", "gpu", [candidate(n, (simplicity or {}).get(n, 1)) for n in names])
+    halve(found, referee, lambda step: None)
+    return found
+
+
+# ── choice ────────────────────────────────────────────────────────────────────
+
+
+def test_the_choice_is_by_estimate_but_spread_over_layouts() -> None:
+    many = [FakeRecipe(f"slices {i}", 1.0 + i / 1000, LayoutLine("slices")) for i in range(50)]
+    others = [FakeRecipe(name, 1.3, LayoutLine(name)) for name in ("rows", "bins", "merge")]
+    chosen = choose([*others, *many], 10)
+    assert chosen[0].name == "slices 0"
+    assert {r.layout.name for r in chosen} == {"slices", "rows", "bins", "merge"}
+
+
+def test_a_hopeless_layout_is_not_chosen_for_variety() -> None:
+    good = [FakeRecipe(f"slices {i}", 1.0, LayoutLine("slices")) for i in range(8)]
+    chosen = choose([*good, FakeRecipe("merge", 100.0, LayoutLine("merge"))], 8)
+    assert all(r.layout.name == "slices" for r in chosen)
+
+
+def test_fewer_recipes_than_candidates_are_all_chosen_once() -> None:
+    few = [FakeRecipe(str(i), 1.0, LayoutLine("rows")) for i in range(3)]
+    assert sorted(r.name for r in choose(few, 16)) == ["0", "1", "2"]
+
+
+# ── halving ───────────────────────────────────────────────────────────────────
+
+
+def test_the_fastest_correct_program_wins_and_everything_is_recorded() -> None:
+    names = [f"p{i}" for i in range(16)]
+    times = {n: 5.0 + i for i, n in enumerate(names) if n != "p0"}  # p0 would be fastest, but is wrong
+    found = searched(FakeReferee(times), names)
+    assert found.best is not None and found.best.name == "p1" and found.best.speedup == pytest.approx(10 / 6)
+    report = found.record({}, "p1")
+    assert report["result"]["time_us"] == 6.0 and report["result"]["baseline"] == "plain:csr"
+    assert report["result"]["speedup"] == pytest.approx(10 / 6)
+    assert len(report["candidates"]) == 16 and report["candidates"][0]["name"] == "p1"
+    last = report["candidates"][-1]
+    assert last["name"] == "p0" and last["verdict"] == "wrong" and last["reason"] == "row 0 is off"
+    assert set(report["phases_s"]) == {"judge", "halve", "race"}
+
+
+def test_the_field_is_halved_down_to_the_finalists() -> None:
+    names = [f"p{i}" for i in range(32)]
+    referee = FakeReferee({n: 1.0 + i for i, n in enumerate(names)})
+    found = searched(referee, names)
+    assert referee.raced == [16, 8, FINALISTS, FINALISTS]
+    assert sum(c.stage == "final" for c in found.candidates) == FINALISTS
+
+
+def test_a_machine_that_repeats_itself_times_everything_once() -> None:
+    names = [f"p{i}" for i in range(32)]
+    referee = FakeReferee({n: 1.0 + i for i, n in enumerate(names)}, repeatable=True)
+    found = searched(referee, names)
+    assert referee.raced == [0] and found.best is not None and found.best.name == "p0"
+    assert found.baseline is not None
+
+
+def test_ties_go_to_the_simpler_program() -> None:
+    found = searched(FakeReferee({"fancy": 5.00, "plain": 5.05, "slow": 5.5}), ["fancy", "plain", "slow"], {"fancy": 9})
+    assert found.best is not None and found.best.name == "plain"
+
+
+def test_a_simpler_program_outside_the_noise_does_not_win() -> None:
+    found = searched(FakeReferee({"fancy": 5.0, "plain": 5.2}), ["fancy", "plain"], {"fancy": 9})
+    assert found.best is not None and found.best.name == "fancy"
+
+
+def test_a_finalist_that_fails_in_the_race_does_not_win() -> None:
+    class Fickle(FakeReferee):
+        def race(self, texts: Sequence[str], rounds: int, baselines: bool) -> tuple[list[Outcome], dict[str, Timing]]:
+            outcomes, known = super().race(texts, rounds, baselines)
+            wrong = Outcome(Verdict.WRONG, "after timing")
+            return [wrong if t == "p0" else o for t, o in zip(texts, outcomes, strict=True)], known
+
+    found = searched(Fickle({"p0": 1.0, "p1": 2.0}), ["p0", "p1"])
+    assert found.best is not None and found.best.name == "p1"
+    assert found.candidates[0].verdict == "wrong" and found.candidates[0].time_us is None
+
+
+def test_ctrl_c_keeps_the_best_so_far() -> None:
+    found = searched(FakeReferee({"p0": 3.0, "p1": 2.0, "p2": 1.0}, stop_after=2), ["p0", "p1", "p2"])
+    assert found.interrupted and found.best is not None and found.best.name == "p1"
+    report = found.record({}, "p1")
+    assert report["interrupted"] and report["result"]["speedup"] is None
+    assert [c["verdict"] for c in report["candidates"]] == ["correct", "correct", "untried"]
+
+
+def test_ctrl_c_before_anything_is_verified_leaves_nothing() -> None:
+    found = searched(FakeReferee({}, stop_after=1), ["p0", "p1"])
+    assert found.interrupted and found.best is None
+
+
+def test_nothing_correct_is_no_best() -> None:
+    assert searched(FakeReferee({}), ["p0"]).best is None
+    assert best_of([]) is None
+
+
+def test_progress_goes_from_nothing_to_all() -> None:
+    steps: list[Progress] = []
+    found = Findings("solver", "gpu", [candidate("a"), candidate("b")])
+    halve(found, FakeReferee({"a": 2.0, "b": 1.0}), steps.append)
+    judging = [(s.done, s.total, s.best_us) for s in steps if s.stage == "judging"]
+    assert judging == [(0, 2, None), (1, 2, 2.0), (2, 2, 1.0)]
+    assert steps[-1].stage == "racing" and steps[-1].done == steps[-1].total
+
+
+# ── settings ──────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("dtype", ["float64", "f64", np.float64, np.dtype("float64"), torch.float64])
+def test_a_dtype_may_be_written_in_any_usual_way(dtype: object) -> None:
+    assert make_problem("spmv", dtype, 1).dtype == "float64"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"dtype": "int8"}, "float32, float64, float16, bfloat16.*int8"),
+        ({"op": "spgemm"}, "'spmv' or 'spmm'"),
+        ({"op": "spmm", "columns": 1000}, "1..512"),
+        ({"columns": 4}, "must be 1"),
+        ({"device": "tpu"}, "auto, cuda, sim.*tpu"),
+        ({"mode": "warm"}, "chain, solver, cold"),
+        ({"candidates": 0}, "1..4096"),
+        ({"policy": "nowhere.cu"}, "'recipes' or the path.*not there"),
+        ({"op": "spmm", "columns": 4, "b_order": "rows"}, "'row' or 'col'"),
+    ],
+)
+def test_a_wrong_setting_is_refused_before_anything_is_read(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(SparseRLError, match=message):
+        sparserl.tune("no such file.mtx", **settings)  # type: ignore[arg-type]
+
+
+def test_settings_hold_what_was_asked() -> None:
+    settings = Settings(make_problem("spmm", "f32", 8), "sim", 4)
+    assert settings.problem.columns == 8 and settings.mode == "solver"
