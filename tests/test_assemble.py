@@ -1,4 +1,4 @@
-"""A Job holds the whole source, the launches with their numbers and the workspaces; only what is baked is compiled in."""
+"""A Job holds the source, the launches with their numbers and the workspaces; only what is baked is compiled in."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def pattern(rows: int, columns: int, offsets: tuple[int, ...] = (-1, 0, 1)) -> P
     return Pattern.from_coordinates(rows, columns, row, col)
 
 
-def program(layout: str, header: str = "// launch: spmv<<<div_up(rows, 128), 128>>>", problem: Problem | None = None) -> Program:
+def program(
+    layout: str, header: str = "// launch: spmv<<<div_up(rows, 128), 128>>>", problem: Problem | None = None
+) -> Program:
     empty = parse(f"// layout: {layout}\n{header}\nbody")
     kernels = dict.fromkeys(launch.kernel for launch in empty.launches)
     params = spelled(parameters(empty, problem or Problem()))
@@ -69,7 +71,7 @@ def test_a_table_too_long_to_bake_is_refused() -> None:
 
 def test_an_unknown_bake_name_is_refused_with_the_choices() -> None:
     text = program("rows index=int32", "// bake: WIDTH\n// launch: spmv<<<1, 32>>>")
-    with pytest.raises(ProgramError, match="'WIDTH', which layout 'rows' doesn't offer. It may name ROWS, COLUMNS"):
+    with pytest.raises(ProgramError, match=r"'WIDTH', which layout 'rows' doesn't offer\. It may name ROWS, COLUMNS"):
         assemble(text, packed(text), Problem(), 132)
 
 
@@ -105,7 +107,9 @@ def test_launches_and_workspaces_get_their_numbers() -> None:
 
 
 def test_a_launch_with_an_empty_grid_is_skipped() -> None:
-    text = program("nonempty index=int32", "// launch: spmv<<<filled, 32>>>\n// launch: clear<<<div_up(empty, 32), 32>>>")
+    text = program(
+        "nonempty index=int32", "// launch: spmv<<<filled, 32>>>\n// launch: clear<<<div_up(empty, 32), 32>>>"
+    )
     job = assemble(text, packed(text), Problem(), 132)
     assert [launch.kernel for launch in job.launches] == ["spmv"]
     assert job.kernels == ("spmv", "clear")

@@ -1,7 +1,7 @@
 """The Operator: arrays in, arrays of the same kind out, and a clear word where one doesn't fit.
 
 Most of it runs on a plain host engine (SciPy behind the same Protocol), so that what is tested is the operator alone;
-`test_operator_sim.py` runs generated kernels.
+`test_engine.py` runs generated kernels.
 """
 
 from __future__ import annotations

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sparserl.errors import ProgramError
-from sparserl.program import check_signature, kernel_names, parameters, parse, render, spelled
+from sparserl.program import (
+    WORKSPACE_KINDS,
+    WORKSPACE_TYPES,
+    check_signature,
+    kernel_names,
+    parameters,
+    parse,
+    render,
+    spelled,
+)
 from sparserl.records import LaunchLine, LayoutLine, Problem, Program, Workspace
 
 SPMV = Problem()
@@ -63,7 +72,7 @@ PROGRAMS = st.builds(
     ]),
     bake=st.lists(st.sampled_from(["ROWS", "PADDED", "SLICES", "N"]), unique=True).map(tuple),
     workspaces=st.lists(
-        st.builds(Workspace, WORDS, st.sampled_from(["int", "acc_t", "value_t"]), COUNTS, st.sampled_from(["zeroed", "scratch"])),
+        st.builds(Workspace, WORDS, st.sampled_from(WORKSPACE_TYPES), COUNTS, st.sampled_from(WORKSPACE_KINDS)),
         max_size=3, unique_by=lambda workspace: workspace.name,
     ).map(tuple),
     launches=st.lists(
@@ -105,7 +114,7 @@ def test_a_broken_header_is_refused_by_line_with_the_right_form(old: str, new: s
 def test_a_program_needs_a_launch_and_a_body() -> None:
     with pytest.raises(ProgramError, match="at least one 'launch' line"):
         parse("// layout: rows index=int32\nextern\n")
-    with pytest.raises(ProgramError, match="Line 3 .*body"):
+    with pytest.raises(ProgramError, match=r"Line 3 .*body"):
         parse("// layout: rows index=int32\n// launch: spmv<<<1, 32>>>\n\n")
     with pytest.raises(ProgramError):
         render(replace(parse(TEXT), body="// launch: spmv<<<1, 32>>>\n"))
@@ -113,7 +122,10 @@ def test_a_program_needs_a_launch_and_a_body() -> None:
 
 def test_the_contract_ends_with_the_vectors_and_the_workspaces() -> None:
     program = parse(TEXT)
-    assert spelled(parameters(program, SPMV)) == f"{HEAD}, {ARRAYS}, const value_t* x, value_t* y, acc_t* partial, int* counter"
+    assert (
+        spelled(parameters(program, SPMV))
+        == f"{HEAD}, {ARRAYS}, const value_t* x, value_t* y, acc_t* partial, int* counter"
+    )
     assert spelled(parameters(program, SPMM)).endswith(
         "const value_t* vals, const value_t* b, value_t* c, int n, acc_t* partial, int* counter"
     )
@@ -141,7 +153,7 @@ def test_the_contract_may_be_spelled_freely_within_its_types_and_names(text: str
 @pytest.mark.parametrize(("old", "new", "complaint"), [
     ("int nonzeros", "int nnz", "'spmv', parameter 3: expected 'int nonzeros', got 'int nnz'"),
     ("int padded, ", "", "parameter 4: expected 'int padded', got 'int slices'"),
-    ("const index_t* cols", "const int* cols", "parameter 9: expected 'const index_t\\* cols', got 'const int \\* cols'"),
+    ("const index_t* cols", "const int* cols", "parameter 9: expected 'const index_t. cols', got 'const int . cols'"),
     ("const value_t* vals", "value_t* vals", "parameter 10"),
     ("value_t* y", "value_t* y, int extra", "parameter 13: expected no more, got 'int extra'"),
     (", value_t* y", "", "parameter 12: expected 'value_t\\* y', got 'nothing'"),

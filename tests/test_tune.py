@@ -1,15 +1,19 @@
-"""The search behind tune: a spread choice, halving, ties to the simpler, Ctrl-C keeps what is known. No machine."""
+"""Tune: a spread choice, halving, ties to the simpler, Ctrl-C keeps what is known; then all of it on the simulator."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 import torch
 
 import sparserl
+from sparserl import store
 from sparserl.errors import SparseRLError
 from sparserl.findings import Candidate, Findings
 from sparserl.records import LayoutLine, Outcome, Timing, Verdict
@@ -24,6 +28,7 @@ class FakeRecipe:
     layout: LayoutLine
     simplicity: int = 1
     text: str = ""
+    params: dict[str, object] = field(default_factory=dict)
 
 
 @dataclass
@@ -68,15 +73,21 @@ def searched(referee: FakeReferee, names: Sequence[str], simplicity: dict[str, i
 
 
 def test_the_choice_is_by_estimate_but_spread_over_layouts() -> None:
-    many = [FakeRecipe(f"slices {i}", 1.0 + i / 1000, LayoutLine("slices")) for i in range(50)]
+    many = [FakeRecipe(f"slices {i}", 1 + i / 1000, LayoutLine("slices"), params={"i": i}) for i in range(50)]
     others = [FakeRecipe(name, 1.3, LayoutLine(name)) for name in ("rows", "bins", "merge")]
     chosen = choose([*others, *many], 10)
     assert chosen[0].name == "slices 0"
     assert {r.layout.name for r in chosen} == {"slices", "rows", "bins", "merge"}
 
 
+def test_twins_that_differ_only_in_a_layout_parameter_are_not_all_chosen() -> None:
+    twins = [FakeRecipe(f"f{i}", 1.0, LayoutLine("diagonals", (("fill", str(i)),)), params={"t": 1}) for i in range(9)]
+    others = [FakeRecipe(f"t{i}", 1.2, LayoutLine("diagonals"), params={"t": i}) for i in range(2, 9)]
+    assert sum(r.params["t"] == 1 for r in choose([*twins, *others], 4)) <= 2
+
+
 def test_a_hopeless_layout_is_not_chosen_for_variety() -> None:
-    good = [FakeRecipe(f"slices {i}", 1.0, LayoutLine("slices")) for i in range(8)]
+    good = [FakeRecipe(f"slices {i}", 1.0, LayoutLine("slices"), params={"i": i}) for i in range(8)]
     chosen = choose([*good, FakeRecipe("merge", 100.0, LayoutLine("merge"))], 8)
     assert all(r.layout.name == "slices" for r in chosen)
 
@@ -198,3 +209,78 @@ def test_a_wrong_setting_is_refused_before_anything_is_read(settings: dict[str, 
 def test_settings_hold_what_was_asked() -> None:
     settings = Settings(make_problem("spmm", "f32", 8), "sim", 4)
     assert settings.problem.columns == 8 and settings.mode == "solver"
+
+
+# ── all of it, on the simulator ───────────────────────────────────────────────
+
+
+@pytest.fixture
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Results of its own; compiled kernels stay shared between tests."""
+    monkeypatch.setattr(store, "cache_root", lambda: tmp_path / "cache")
+    return tmp_path / "cache"
+
+
+def small_matrix() -> sp.csr_matrix:
+    return sp.random(120, 90, 0.05, format="csr", random_state=np.random.default_rng(0))
+
+
+@pytest.mark.slow
+def test_tune_gives_a_verified_operator_and_remembers_it(own_cache: Path) -> None:
+    A = small_matrix()
+    op = sparserl.tune(A, device="sim", candidates=3)
+    x = np.random.default_rng(1).standard_normal(90)
+    assert np.allclose(op @ x, A @ x, rtol=1e-4, atol=1e-4)
+    assert op.time_source == "modelled" and op.time_us is not None and op.speedup is not None
+    assert op.report["result"]["baseline"] == "plain:csr" and not op.report["from_cache"]
+
+    began = time.perf_counter()
+    again = sparserl.tune(A, device="sim", candidates=3, seed=7)
+    assert time.perf_counter() - began < 1.0
+    assert again.report["from_cache"] and again.source == op.source and again.time_us == op.time_us
+    assert np.array_equal(again @ x, op @ x)
+
+    A.data *= 2  # new values, same pattern: still the same entry, with the new numbers
+    assert np.allclose(sparserl.tune(A, device="sim", candidates=3) @ x, A @ x, rtol=1e-4, atol=1e-4)
+    assert not sparserl.tune(A, device="sim", candidates=3, cache=False).report["from_cache"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["f64", "bf16"])
+def test_tune_makes_spmm_operators(own_cache: Path, dtype: str) -> None:
+    A = small_matrix()
+    op = sparserl.tune(A, "spmm", columns=8, dtype=dtype, device="sim", candidates=1)
+    B = np.random.default_rng(2).standard_normal((90, 8))
+    assert np.allclose(op @ B, A @ B, rtol=1e-9 if dtype == "f64" else 5e-2, atol=1e-9 if dtype == "f64" else 5e-2)
+
+
+@pytest.mark.slow
+def test_a_users_own_programs_are_tried_as_they_are(own_cache: Path, tmp_path: Path) -> None:
+    from sparserl.doctor import TINY
+
+    (tmp_path / "mine.cu").write_text(TINY)
+    (tmp_path / "off.cu").write_text(TINY.replace("acc_t sum = 0;", "acc_t sum = 1;"))
+    (tmp_path / "noise.cu").write_text("hello\n")
+    op = sparserl.tune(small_matrix(), device="sim", policy=str(tmp_path))
+    assert op.source == TINY
+    verdicts = {c["name"]: c["verdict"] for c in op.report["candidates"]}
+    assert verdicts == {"mine": "correct", "off": "wrong", "noise": "unreadable"}
+
+
+@pytest.mark.slow
+def test_where_nothing_is_right_the_error_says_why(own_cache: Path, tmp_path: Path) -> None:
+    (tmp_path / "noise.cu").write_text("hello\n")
+    with pytest.raises(SparseRLError, match=r"None of 1 candidates was verified.*unreadable"):
+        sparserl.tune(small_matrix(), device="sim", policy=str(tmp_path / "noise.cu"))
+
+
+@pytest.mark.slow
+def test_ctrl_c_returns_the_best_so_far_and_does_not_remember_it(own_cache: Path) -> None:
+    def stop(step: Progress) -> None:
+        if step.stage == "judging" and step.best_us is not None:
+            raise KeyboardInterrupt
+
+    A = small_matrix()
+    op = sparserl.tune(A, device="sim", candidates=8, progress=stop)
+    assert op.report["interrupted"] and np.allclose(op @ np.ones(90), A @ np.ones(90), atol=1e-4)
+    assert not (own_cache / "tuned").exists()

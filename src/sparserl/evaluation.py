@@ -58,8 +58,8 @@ class Case:
         if pattern.fingerprint()[:16] != self.fingerprint:
             raise MatrixError(
                 f"The evaluation matrix {self.name!r} must be {self.rows} x {self.columns} with {self.nonzeros} "
-                f"nonzeros and fingerprint {self.fingerprint}. Got {pattern.rows} x {pattern.columns} with {pattern.nonzeros} "
-                f"and {pattern.fingerprint()[:16]}: another version of the file?"
+                f"nonzeros and fingerprint {self.fingerprint}. Got {pattern.rows} x {pattern.columns} with "
+                f"{pattern.nonzeros} and {pattern.fingerprint()[:16]}: another version of the file?"
             )
         return pattern
 

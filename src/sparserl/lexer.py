@@ -1,7 +1,8 @@
 """Cuts CUDA source into tokens for the signature check and the screen.
 
 It knows comments, names, numbers, literals, preprocessor lines and punctuators; it is not a parser and does not expand
-macros (a program has none). Text it can't cut, such as a comment without an end, is a ProgramError.
+macros (a program has none). A literal without an end goes to the end of its line; a comment without an end is a
+ProgramError.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _TOKEN = re.compile(
     | (?P<comment>//[^\n]*|/\*.*?\*/)
     | (?P<name>[A-Za-z_]\w*)
     | (?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
-    | (?P<string>"(?:[^"\\\n]|\\.)*")
-    | (?P<char>'(?:[^'\\\n]|\\.)*')
+    | (?P<string>"(?:[^"\\\n]|\\.)*"?)
+    | (?P<char>'(?:[^'\\\n]|\\.)*'?)
     | (?P<directive>\#[^\n]*)
     | (?P<punct><<<|>>>|<<=|>>=|\.\.\.|->\*|::|->|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|[^\s\w"'#])
     """,
@@ -47,8 +48,8 @@ def tokens(text: str, first_line: int = 1) -> list[Token]:
         if match is None or match.lastgroup is None or (text.startswith("/*", at) and match.lastgroup == "punct"):
             snippet = text[at : at + 20].partition("\n")[0]
             raise ProgramError(
-                f"Line {line} of the program can't be cut into tokens at {snippet!r}: close the comment or literal, "
-                "or remove the character."
+                f"Line {line} of the program can't be cut into tokens at {snippet!r}: close the comment or "
+                "remove the character."
             )
         if match.lastgroup not in ("space", "comment"):
             found.append(Token(match.lastgroup, match.group(), line))  # type: ignore[arg-type]

@@ -21,9 +21,7 @@ import scipy.sparse
 
 from sparserl import reading, suitesparse
 from sparserl.errors import MatrixError
-
-LARGEST = 2**31 - 1
-"""the most rows, columns or nonzeros: kernels count in int"""
+from sparserl.reading import LARGEST
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -24,8 +24,7 @@ from sparserl.errors import MatrixError
 Array = np.ndarray[Any, np.dtype[Any]]
 
 LARGEST = 2**31 - 1
-HEADER_BYTES = 1 << 20
-"""banner, comments and size line must stand in the first part of the file"""
+"""the most rows, columns or nonzeros: kernels count in int"""
 
 
 @dataclass(frozen=True)
@@ -88,21 +87,26 @@ def parse_mtx(raw: bytes, name: str = "matrix") -> Coordinates:
     """The entries of a Matrix Market text. `name` stands in the messages."""
     header = _parse_header(raw, name)
     body = raw[header.body_at :]
-    if b"%" in body:
-        body = re.sub(rb"(?m)^[ \t]*%[^\n]*", b"", body)  # newlines stay, so that line numbers in messages stay true
     if b"D" in body or b"d" in body:
-        body = body.translate(bytes.maketrans(b"Dd", b"ee"))  # Fortran exponents: 1.0D+03
-    if b"+" in body:
-        body = re.sub(rb"(?m)(^|[ \t])\+", rb"\1", body)
+        body = body.translate(bytes.maketrans(b"Dd", b"ee"))  # Fortran exponents: 1.0D+03 would be read as 1
     # Blank lines stand for the comments above. Integers are read as reals: 3.5 in an 'integer' file is not cut to 3.
     field = "pattern" if header.field == "pattern" else "real"
     banner = f"%%MatrixMarket matrix coordinate {field} {header.symmetry}\n".encode()
-    blank = b"\n" * (raw.count(b"\n", 0, header.body_at) - 1)
+    head = banner + b"\n" * (raw.count(b"\n", 0, header.body_at) - 1)
     try:
-        entries: Any = scipy.io.mmread(io.BytesIO(banner + blank + body))
+        try:
+            entries: Any = scipy.io.mmread(io.BytesIO(head + body))
+        except ValueError:  # rare, so it is cheaper to try again than to look through every file first
+            entries = scipy.io.mmread(io.BytesIO(head + _tidied(body)))
     except (ValueError, OverflowError) as error:
         _explain(str(error), raw, name, header)
     return Coordinates(header.rows, header.columns, entries.row, entries.col, entries.data)
+
+
+def _tidied(body: bytes) -> bytes:
+    """Without comments between entries and without plus signs before numbers; line numbers stay true."""
+    body = re.sub(rb"(?m)^[ \t]*%[^\n]*", b"", body)
+    return re.sub(rb"(?m)(^|[ \t])\+", rb"\1", body)
 
 
 def _parse_header(raw: bytes, name: str) -> _Header:

@@ -105,11 +105,15 @@ RULES = (
         screen_rules.preprocessor,
     ),
     Rule(
+        "forbidden words",
+        "A program is made of numbers, the contract's names, its own, and the primitives and intrinsics.",
+        screen_rules.forbidden_words,
+    ),
+    Rule(
         "literals",
         "Strings and characters have no use in a kernel; numbers are decimal, hexadecimal or floating.",
         screen_rules.literals,
     ),
-    Rule("forbidden words", "Each has its own reason.", screen_rules.forbidden_words),
     Rule(
         "extern",
         "Outside names reach past the contract. The contract's kernels and 'extern __shared__' are all there is.",

@@ -31,6 +31,7 @@ _UNROLL = re.compile(r"#\s*pragma\s+unroll(?:\s+(\w+)|\s*\(\s*(\w+)\s*\))?\s*(?:
 _INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:[uU]?[lL]{0,2}|[lL]{1,2}[uU])", re.ASCII)
 _FLOATING = re.compile(r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?[fF]?", re.ASCII)
 _FUNCTION_WORDS = ("__device__", "__forceinline__", "__noinline__", "inline", "constexpr", "const")
+_NOT_BEFORE_PARENTHESES = KEYWORDS - CONTROL - {"else", "do", "case"}
 _READ_ONLY = ("read_only", "__ldg")
 
 
@@ -154,6 +155,10 @@ def declarations(subject: Subject) -> Iterator[Complaint]:
             yield token.line, f"'{token.text}' is declared anew"
         if outline.text(index[id(token)] + 1) == "(" and index[id(token)] not in defined:
             yield token.line, f"'{token.text}(…)' is declared without a body (a variable is set with '=')"
+    for name in sorted(outline.type_names):
+        # A type may be "called" (T(0)), anywhere in the text: no function of the compiler's begins with a capital.
+        if not name[0].isupper():
+            yield 1, f"the template type '{name}' doesn't begin with a capital letter"
     names = [function.name for function in outline.functions if not function.kernel]
     for function in outline.functions:
         if function.name in RESERVED or function.name.startswith(("_", "sim_")):
@@ -206,7 +211,7 @@ def _call(subject: Subject, opened: int) -> Iterator[Complaint]:
     if before.kind == "name":
         if before.text not in KEYWORDS | TYPES | CALLABLE | outline.type_names | own:
             yield before.line, f"the call of '{before.text}'"
-        elif before.text in KEYWORDS - CONTROL - {"else", "do", "case"}:
+        elif before.text in _NOT_BEFORE_PARENTHESES and not _is_if(outline, opened - 1):
             yield before.line, f"'{before.text}(…)'"
     elif before.text == "]" or (before.text == ")" and not _may_precede_parentheses(outline, opened - 1)):
         yield before.line, "a call of something that is not a name"
@@ -223,7 +228,11 @@ def _may_precede_parentheses(outline: Outline, close: int) -> bool:
         opened -= 1
     inside = [outline.text(i) for i in range(opened + 1, close)]
     is_type = bool(inside) and all(word in TYPES | outline.type_names | {"const"} for word in inside)
-    return is_type or outline.text(opened - 1) in ("if", "for", "while", "switch")
+    return is_type or outline.text(opened - 1) in ("for", "while", "switch") or _is_if(outline, opened - 1)
+
+
+def _is_if(outline: Outline, at: int) -> bool:
+    return outline.text(at) == "if" or [outline.text(at - 1), outline.text(at)] == ["if", "constexpr"]
 
 
 def casts(subject: Subject) -> Iterator[Complaint]:

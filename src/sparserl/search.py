@@ -9,7 +9,8 @@ It knows a Referee, not the judge: what it needs is two verbs, so tests replay r
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -23,6 +24,8 @@ FINALISTS = 4
 FIRST_ROUNDS, FINAL_ROUNDS = 3, 11
 CROWDING = 0.15
 """each candidate already chosen with the same layout makes the next one of it look this much slower"""
+TWINS = 0.5
+"""the same for one that has the same settings too and differs in the layout's parameters alone"""
 
 
 class Priced(Protocol):
@@ -30,6 +33,8 @@ class Priced(Protocol):
 
     @property
     def layout(self) -> LayoutLine: ...
+    @property
+    def params(self) -> Mapping[str, object]: ...
     @property
     def text(self) -> str: ...
     @property
@@ -71,13 +76,23 @@ def choose(recipes: Sequence[P], count: int) -> list[P]:
     """The cheapest by estimate, but spread: a model is wrong about a whole layout more often than about a parameter."""
     left = sorted(recipes, key=lambda r: (r.cost_us, r.simplicity, r.name))
     chosen: list[P] = []
-    taken: dict[str, int] = {}
+    layouts: Counter[str] = Counter()
+    twins: Counter[str] = Counter()
+
+    def price(recipe: P) -> float:
+        return recipe.cost_us * (1 + CROWDING * layouts[recipe.layout.name] + TWINS * twins[_settings(recipe)])
+
     while left and len(chosen) < count:
-        best = min(left, key=lambda r: r.cost_us * (1 + CROWDING * taken.get(r.layout.name, 0)))
+        best = min(left, key=price)
         left.remove(best)
         chosen.append(best)
-        taken[best.layout.name] = taken.get(best.layout.name, 0) + 1
+        layouts[best.layout.name] += 1
+        twins[_settings(best)] += 1
     return chosen
+
+
+def _settings(recipe: Priced) -> str:
+    return f"{recipe.layout.name} {recipe.layout.index} {sorted(recipe.params.items())}"
 
 
 def halve(found: Findings, referee: Referee, watch: Watcher) -> None:

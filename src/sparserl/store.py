@@ -84,9 +84,9 @@ def _locked(file: IO[bytes]) -> Iterator[None]:
         fcntl.flock(file, fcntl.LOCK_UN)
 
 
-def append_jsonl(path: Path, record: Mapping[str, Any]) -> None:
-    """Append one record. What a killed writer left unfinished at the end of the file is cut off first."""
-    line = (json.dumps(record, separators=(",", ":"), allow_nan=False) + "\n").encode()
+def append_jsonl(path: Path, *records: Mapping[str, Any]) -> None:
+    """Append records. What a killed writer left unfinished at the end of the file is cut off first."""
+    line = "".join(json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in records).encode()
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     with path.open("r+b") as file, _locked(file):

@@ -44,7 +44,9 @@ PRIMITIVES = _words(
     """
 )
 
-PREAMBLE_INTERNALS = _words("narrow word access fetch warp_parts PLAIN_ACCESS STREAM_ACCESS READ_ONLY_ACCESS FRESH_ACCESS")
+PREAMBLE_INTERNALS = _words(
+    "narrow word access fetch warp_parts PLAIN_ACCESS STREAM_ACCESS READ_ONLY_ACCESS FRESH_ACCESS"
+)
 """names the preamble needs for itself: neither used nor declared by programs"""
 
 INTRINSICS = _words(

@@ -11,7 +11,7 @@ extern "C" __global__ void spmv(int rows, int columns, int nonzeros, int padded,
     acc_t sum = 0;
     if (row < rows)
         for (int j = row_start[row]; j < row_start[row + 1]; ++j) sum += vals[j] * x[cols[j]];
-    parts[int(threadIdx.x) - 64] = sum;
+    parts[int(threadIdx.x) - 65536] = sum;
     __syncthreads();
-    if (row < rows) y[row] = parts[int(threadIdx.x) - 64];
+    if (row < rows) y[row] = parts[int(threadIdx.x) - 65536];
 }

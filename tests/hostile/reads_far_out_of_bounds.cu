@@ -1,5 +1,5 @@
 // expect: FAILED
-// tries: reads a gigabyte behind x
+// tries: reads a terabyte behind x
 // layout: rows index=int32
 // launch: spmv<<<div_up(rows, 128), 128>>>
 extern "C" __global__ void spmv(int rows, int columns, int nonzeros, int padded, const int* row_start,
@@ -7,7 +7,7 @@ extern "C" __global__ void spmv(int rows, int columns, int nonzeros, int padded,
 {
     const int row = blockIdx.x * 128 + threadIdx.x;
     if (row >= rows) return;
-    acc_t sum = x[268435456 + row] * 0.0f;
+    acc_t sum = x[(1ll << 38) + row] * 0.0f;
     for (int j = row_start[row]; j < row_start[row + 1]; ++j) sum += vals[j] * x[cols[j]];
     y[row] = sum;
 }

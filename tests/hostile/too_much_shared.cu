@@ -1,5 +1,4 @@
-// expect sim: INADMISSIBLE|UNCOMPILABLE|FAILED
-// expect cuda: INADMISSIBLE|UNCOMPILABLE|FAILED
+// expect: UNCOMPILABLE
 // tries: asks for more shared memory than there is
 // layout: rows index=int32
 // launch: spmv<<<div_up(rows, 128), 128>>>
@@ -7,12 +6,12 @@ extern "C" __global__ void spmv(int rows, int columns, int nonzeros, int padded,
                                 const index_t* cols, const value_t* vals, const value_t* x, value_t* y)
 {
     __shared__ value_t staged[65536];
-    staged[threadIdx.x] = 0;
+    staged[threadIdx.x * 512] = 0;
     __syncthreads();
 
     const int row = blockIdx.x * 128 + threadIdx.x;
     if (row >= rows) return;
     acc_t sum = 0;
     for (int j = row_start[row]; j < row_start[row + 1]; ++j) sum += vals[j] * x[cols[j]];
-    y[row] = sum;
+    y[row] = sum + staged[(127 - threadIdx.x) * 512];
 }

@@ -42,14 +42,15 @@ ORDERS = {"col": 1, "row": 2}
 INDEX_32 = 2
 SLICE = 32
 BLOCK_SIZES = (2, 3, 4, 6, 8)
-LEAST_FILL = 0.5
-"""of a block: below it BSR moves more bytes than CSR in float32"""
+LEAST_FILL = 0.6
+"""of a block: with less, BSR of small blocks moves more bytes than CSR in float32"""
 MOST_PADDING = 3
 """SELL slots a nonzero"""
 STATUS = {
     1: "not initialised", 2: "out of memory", 3: "invalid value", 4: "architecture mismatch", 6: "execution failed",
     7: "internal error", 8: "matrix type not supported", 10: "not supported", 11: "insufficient resources",
 }  # fmt: skip
+NOT_SUPPORTED = 10
 LARGEST = 2**31 - 1
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -189,6 +190,10 @@ def _blocks(pattern: Pattern, b: int) -> _Format | str:
 class _RefusedError(BackendError):
     """A call came back with a status other than success."""
 
+    def __init__(self, function: str, status: int) -> None:
+        super().__init__(f"{function}: {STATUS.get(status, f'status {status}')}")
+        self.status = status
+
 
 class _Library:
     """libcusparse, one handle, and the stream that the handle was given last."""
@@ -203,9 +208,9 @@ class _Library:
         try:
             status = getattr(self.c, function)(*args)
         except AttributeError:
-            raise _RefusedError(f"{function} is not in this library") from None
+            raise _RefusedError(function, NOT_SUPPORTED) from None
         if status:
-            raise _RefusedError(f"{function}: {STATUS.get(status, f'status {status}')}")
+            raise _RefusedError(function, status)
 
     def use(self, stream: int) -> None:
         if stream != self._stream:
@@ -280,7 +285,7 @@ class CusparseExecutable:
             self._point("y", self._y, y)
         status = self._multiply(*self._arguments)
         if status:
-            raise _RefusedError(f"{self._routine}: {STATUS.get(status, f'status {status}')}")
+            raise _RefusedError(self._routine, status)
 
     def changed(self) -> None:
         """The CSR values are new: move them to where this format has them."""
@@ -354,7 +359,11 @@ class CusparseExecutable:
         library.check(f"{self._routine}_bufferSize", *common, ctypes.byref(need))
         self._buffer = self._backend.alloc(max(need.value, 1))
         self._arguments = (*common, ctypes.c_void_p(self._buffer.pointer))
-        library.check(f"{self._routine}_preprocess", *self._arguments)
+        try:
+            library.check(f"{self._routine}_preprocess", *self._arguments)
+        except _RefusedError as refused:
+            if refused.status != NOT_SUPPORTED:  # some algorithms have no such step
+                raise
         self._multiply: Callable[..., int] = getattr(library.c, self._routine)
 
     def _point(self, which: str, descriptor: ctypes.c_void_p, address: int) -> None:

@@ -97,8 +97,8 @@ def _clipped_normal(rng: np.random.Generator, mean: float, deviation: float, bou
 
 
 def values_for(pattern: Pattern, seed: int, dtype: DType = "float64") -> Array:
-    """Seeded numbers for a pattern, of either sign and size 0.5 to 1.5, in the storage type."""
+    """Seeded numbers for a pattern, of either sign and size 0.5 to 1, in the storage type."""
     rng = building.generator(seed, 1000)
     data = rng.random(pattern.nonzeros) - 0.5
-    data += np.copysign(0.5, data) * 1.0
+    data += np.copysign(0.5, data)
     return store(data, dtype)

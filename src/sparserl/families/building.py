@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from sparserl.errors import MatrixError
-from sparserl.matrix import LARGEST, Array, Pattern
+from sparserl.matrix import Array, Pattern
+from sparserl.reading import LARGEST
 
 
 def generator(seed: int, purpose: int = 0) -> np.random.Generator:

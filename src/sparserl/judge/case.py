@@ -6,10 +6,11 @@ whenever the worker was replaced, so a program that kills its worker costs only 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,8 +24,11 @@ from sparserl.judge.prepare import Packs, Prepared, prepare
 from sparserl.judge.reference import Reference
 from sparserl.judge.sandbox import Sandbox, WorkerError
 from sparserl.judge.trial import Stopped, Trial
+from sparserl.judge.verify import compare
 from sparserl.matrix import Pattern
 from sparserl.records import Mode, Outcome, Problem, Timing, Verdict
+
+log = logging.getLogger(__name__)
 
 Watcher = Callable[[int, Outcome], None]
 Timings = dict[str, Timing]
@@ -55,13 +59,17 @@ class Case:
         self, pattern: Pattern, problem: Problem, sandbox: Sandbox, compiler: Compiler, *, seed: int | None
     ) -> None:
         self.pattern, self.problem = pattern, problem
-        self.device = sandbox.hello.device
+        self.device = sandbox.device
         self.reference = Reference(pattern, problem, seed)
+        self._modelled = self.device.backend == "sim"
         self._compiler, self._packs = compiler, Packs(pattern)
         self._desk = Desk(problem, self._packs, sandbox)
         self._used_columns = int(np.count_nonzero(np.bincount(pattern.cols, minlength=1)))
-        self._floors: dict[tuple[Mode, float], float] = {}
-        self._steady = replace(self.reference.draw_chain(row_sums=False), key="steady")
+        self._floors: dict[Mode, float] = {}
+        self._right: list[str] = []  # the library's variants that were checked,
+        self._baselines_of = -1  # in this generation of the worker
+        steady = self.reference.draw_chain(row_sums=False)
+        self._steady = steady if steady.key else replace(steady, key="steady")
 
     def judge(
         self,
@@ -86,10 +94,13 @@ class Case:
 
     def baselines(self) -> tuple[str, ...]:
         """The names of what a user has without us: cuSPARSE's variants on cuda, a plain CSR program on sim."""
-        if self.device.backend == "sim":
+        if self._modelled:
             return (plain.NAME,)
         self._desk.attend()
-        return self._put_baselines()
+        try:
+            return self._put_baselines()
+        except WorkerError as error:
+            raise BackendError(f"The baselines can't be loaded: {error}") from error
 
     def race(
         self,
@@ -180,6 +191,8 @@ class Case:
             except Stopped as stopped:
                 race.outcomes[name] = self._stopped(entry, stopped)
                 del entries[name]
+            if self._modelled:
+                self._desk.unload(entry)
 
     def _settled(self, entry: Entry, timings: Timings) -> Outcome:
         """After timing: verified once more, and the times themselves looked at."""
@@ -191,6 +204,10 @@ class Case:
             return self._stopped(entry, stopped)
         finally:
             self._desk.unload(entry)
+        if any(map(timing.implausible, timings.values())):  # the floor is measured too: look at it once more
+            with suppress(WorkerError):
+                floors = {mode: self._floor_us(entry.prepared, timings[mode].mode, again=True) for mode in timings}
+                timings = {mode: replace(timings[mode], floor_us=floors[mode]) for mode in timings}
         reason = next(filter(None, map(timing.implausible, timings.values())), "")
         return self._outcome(entry, Verdict.IMPLAUSIBLE if reason else Verdict.CORRECT, reason, timings)
 
@@ -219,14 +236,24 @@ class Case:
         self, entries: dict[str, Entry], library: Sequence[str], clocking: _Clocking, race: Race
     ) -> dict[str, Timings]:
         """A worker that dies over it is tried once more, with those that still pass."""
+        if self._modelled:  # the same alone as in company, and a simulator worker has room for few programs
+            return {name: self._time_alone(name, entry, clocking) for name, entry in entries.items()}
         try:
             return self._time(entries, library, clocking)
-        except WorkerError:
+        except (WorkerError, Stopped):
             self._verify_all(entries, race)
         try:
             return self._time(entries, library, clocking)
-        except WorkerError as error:
+        except (WorkerError, Stopped) as error:
             raise BackendError(f"The worker failed twice while it timed {len(entries)} programs: {error}") from error
+
+    def _time_alone(self, name: str, entry: Entry, clocking: _Clocking) -> Timings:
+        try:
+            return self._time({name: entry}, (), clocking)[name]
+        except (WorkerError, Stopped) as error:
+            raise BackendError(f"The worker failed while it timed a program that had passed: {error}") from error
+        finally:
+            self._desk.unload(entry)
 
     def _time(self, entries: dict[str, Entry], library: Sequence[str], clocking: _Clocking) -> dict[str, Timings]:
         """All in one call a mode, so that every side sees the same clocks. Raises WorkerError."""
@@ -237,28 +264,46 @@ class Case:
         for entry in entries.values():
             desk.load(entry)
             desk.call("place", name=entry.name, check=desk.handed(self._steady))
+        if not all(map(desk.holds, entries.values())):
+            raise BackendError(f"The layouts of {len(entries)} programs don't fit in the worker together: race fewer.")
+        if not self._modelled:
+            desk.sandbox.settle()
         names = [entry.name for entry in entries.values()] + list(library)
         out: dict[str, Timings] = {name: {} for name in [*entries, *library]}
         for mode in clocking.modes if names else ():
             plan = timing.plan(self.pattern, self.problem, mode, clocking.rounds, clocking.graph_ms)
-            readings = desk.call("time", desk.sandbox.limit_s * len(names), names=names, plan=plan)
+            readings, clock_mhz = desk.call("time", desk.sandbox.limit_s * len(names), names=names, plan=plan)
             for name, readings_us in zip(out, readings, strict=True):
-                floor = self._floor_us(entries[name].prepared if name in entries else None, mode, clocking.graph_ms)
-                out[name][mode] = timing.summarise(mode, readings_us, floor, self.device)
+                floor = self._floor_us(entries[name].prepared if name in entries else None, mode)
+                summary = timing.summarise(mode, readings_us, floor, self.device)
+                out[name][mode] = replace(summary, clock_mhz=clock_mhz)
         return out
 
-    def _floor_us(self, prepared: Prepared | None, mode: Mode, graph_ms: float) -> float:
-        if (mode, graph_ms) not in self._floors:
-            plan = timing.plan(self.pattern, self.problem, mode, 3, graph_ms)
-            self._floors[mode, graph_ms] = float(self._desk.call("floor_us", plan=plan))
+    def _floor_us(self, prepared: Prepared | None, mode: Mode, again: bool = False) -> float:
+        """The longer of the empty kernel (the shortest of its measurements) and the traffic a product can't avoid."""
+        if mode not in self._floors or again:
+            plan = timing.plan(self.pattern, self.problem, mode, 9 if again else 7, 1.0)
+            measured = float(self._desk.call("floor_us", plan=plan))
+            self._floors[mode] = min(measured, self._floors.get(mode, measured))
         least = timing.traffic_floor_us(prepared.least_bytes, self.device, mode) if prepared else 0.0
-        return max(self._floors[mode, graph_ms], least)
+        return max(self._floors[mode], least)
 
     def _put_baselines(self) -> tuple[str, ...]:
-        names = self._desk.call(
-            "put_baselines", pattern=self.pattern, problem=self.problem, values=self._steady.values
-        )
-        return tuple(names)
+        """Load the library's variants and leave out those whose product is not right."""
+        desk, check = self._desk, self._steady
+        count = self.pattern.rows * self.problem.columns
+        named = {"pattern": self.pattern, "problem": self.problem, "values": check.values}
+        names = desk.call("put_baselines", desk.sandbox.limit_s * 10, **named)
+        if desk.sandbox.generation != self._baselines_of:
+            self._baselines_of, self._right = desk.sandbox.generation, []
+            for name in names:
+                y = desk.call("run_baseline", name=name, x=check.x, y_count=count)
+                reason = compare(self.pattern, self.problem, check, y)
+                if reason:
+                    log.warning("The baseline '%s' is left out: %s", name, reason)
+                else:
+                    self._right.append(name)
+        return tuple(self._right)
 
 
 def _entries(

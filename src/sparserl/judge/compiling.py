@@ -1,7 +1,7 @@
 """Sources to binaries while the worker is busy with others: a batch is compiled in the background, each source once.
 
-On cuda the work is done by `CompilePool`'s processes, on sim by the host's compiler, started from threads. Binaries
-carry no matrix, so the last few thousand are kept for the next case.
+The compile verdict is NVRTC's, in `CompilePool`'s processes, on either machine; on sim the host's compiler then makes
+what runs. Binaries carry no matrix, so the last few thousand are kept for the next case.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from sparserl.backends.backend import Binary
+from sparserl.backends.nvrtc import CompilePool
 from sparserl.errors import CompileError
 
 Source = tuple[str, tuple[str, ...]]
@@ -37,17 +37,8 @@ class Compiler:
         self.workers = workers or os.cpu_count() or 1
         self._batches = ThreadPoolExecutor(1, thread_name_prefix="sparserl-compile")
         self._kept: OrderedDict[Source, Binary | CompileError] = OrderedDict()
-        self._pool: Any = None
-        self._threads: ThreadPoolExecutor | None = None
-        if backend == "cuda":
-            from sparserl.backends.nvrtc import CompilePool
-
-            self._pool = CompilePool(self.workers, arch, cache=True)
-        else:
-            from sparserl.backends.sim import SimBackend
-
-            self._machine = SimBackend()
-            self._threads = ThreadPoolExecutor(self.workers, thread_name_prefix="sparserl-compile")
+        self._pool = CompilePool(self.workers, arch, cache=True)
+        self._host = _HostCompilers(self.workers) if backend == "sim" else None
 
     def submit(self, sources: Sequence[Source]) -> Future[list[Compiled]]:
         """Start a batch; the future holds one answer a source, in order."""
@@ -55,16 +46,16 @@ class Compiler:
 
     def close(self) -> None:
         self._batches.shutdown(cancel_futures=True)
-        if self._pool is not None:
-            self._pool.close()
-        if self._threads is not None:
-            self._threads.shutdown(cancel_futures=True)
-            self._machine.close()
+        self._pool.close()
+        if self._host is not None:
+            self._host.close()
 
     def _batch(self, sources: list[Source]) -> list[Compiled]:
         new = [source for source in dict.fromkeys(sources) if source not in self._kept]
         began = time.perf_counter()
-        answers = self._pool.compile_many(new) if self._pool is not None else self._by_threads(new)
+        answers = self._pool.compile_many(new)
+        if self._host is not None:
+            answers = self._host.compile_many(new, answers)
         each = (time.perf_counter() - began) / max(len(new), 1)
         self._kept.update(zip(new, answers, strict=True))
         out = [Compiled(self._kept[source], each if source in new else 0.0) for source in sources]
@@ -72,12 +63,30 @@ class Compiler:
             self._kept.popitem(last=False)
         return out
 
-    def _by_threads(self, sources: list[Source]) -> list[Binary | CompileError]:
-        assert self._threads is not None
-        return list(self._threads.map(self._compile, sources))
 
-    def _compile(self, source: Source) -> Binary | CompileError:
+class _HostCompilers:
+    """The simulator's binaries: what NVRTC let through, compiled again by the host's compiler."""
+
+    def __init__(self, workers: int) -> None:
+        from sparserl.backends.sim import SimBackend
+
+        self._machine = SimBackend(nvrtc=False)
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="sparserl-host-compile")
+
+    def compile_many(
+        self, sources: Sequence[Source], verdicts: Sequence[Binary | CompileError]
+    ) -> list[Binary | CompileError]:
+        return list(self._threads.map(self._compile, sources, verdicts))
+
+    def close(self) -> None:
+        self._threads.shutdown(cancel_futures=True)
+        self._machine.close()
+
+    def _compile(self, source: Source, verdict: Binary | CompileError) -> Binary | CompileError:
+        if isinstance(verdict, CompileError):
+            return verdict
         try:
-            return self._machine.compile(source[0], source[1])
+            binary = self._machine.compile(*source)
         except CompileError as error:
             return error
+        return replace(binary, registers=verdict.registers, log=verdict.log)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,12 +16,16 @@ from sparserl.backends.backend import Binary
 from sparserl.judge.prepare import Packs, Prepared
 from sparserl.judge.reference import ValueSet
 from sparserl.judge.sandbox import Sandbox, WorkerError
-from sparserl.judge.trial import Broken, Stopped
+from sparserl.judge.trial import Stopped
 from sparserl.judge.worker import Check
 from sparserl.records import LayoutLine, Problem, Verdict
 
 ROOM_BYTES = {"cuda": 24 << 30, "sim": 2 << 30}
 """packed layouts kept in the worker"""
+
+RECYCLE_AFTER = 12
+"""programs after which a simulator worker is replaced: each keeps about 4 000 memory mappings (a stack a thread, with
+its guard page), and a process may have 65 530"""
 
 
 @dataclass
@@ -32,8 +37,7 @@ class Entry:
     phases_s: dict[str, float] = field(default_factory=dict)
     sectors: int = 0
     name: str = ""
-    """under which the worker has it, if `generation` is still the worker's"""
-    generation: int = -1
+    """under which the worker has it; names are never used twice"""
 
 
 class Desk:
@@ -44,6 +48,7 @@ class Desk:
         self._generation = -1
         self._structures: OrderedDict[LayoutLine, int] = OrderedDict()
         self._sets: set[str] = set()
+        self._loaded: dict[str, LayoutLine] = {}
         self._names = (f"program {i}" for i in itertools.count())
 
     def call(self, command: str, limit_s: float | None = None, **arguments: Any) -> Any:
@@ -56,6 +61,7 @@ class Desk:
         self.call("open", dtype=self.problem.dtype)
         self.sandbox.tenant, self._generation = self, self.sandbox.generation
         self._structures.clear()
+        self._loaded.clear()
         self._sets.clear()
 
     def handed(self, check: ValueSet) -> Check:
@@ -67,34 +73,54 @@ class Desk:
             self._sets.add(check.key)
         return check.key
 
+    def holds(self, entry: Entry) -> bool:
+        """Whether the worker still has this program."""
+        current = self._generation == self.sandbox.generation and self.sandbox.tenant is self
+        return current and entry.name in self._loaded
+
     def load(self, entry: Entry) -> None:
         """The program and its packed matrix are in the worker when this returns. Raises Stopped."""
-        self.attend()
-        if entry.name and entry.generation == self._generation and entry.prepared.layout in self._structures:
+        if self.holds(entry):
             return
-        entry.name, entry.generation = next(self._names), self._generation
-        layout = entry.prepared.layout
-        self._put_structure(layout)
+        if self.sandbox.backend == "sim" and not self._loaded and self.sandbox.loads >= RECYCLE_AFTER:
+            self.sandbox.restart()
+        generation = self.sandbox.generation
         try:
-            self.call("load", name=entry.name, binary=entry.binary, job=entry.prepared.job, structure=str(layout))
+            self._load(entry)
+        except WorkerError as error:
+            if self.sandbox.generation == generation:
+                raise Stopped(Verdict.FAILED, f"could not be loaded: {error}") from error
+        else:
+            return
+        try:  # the worker may have died of an earlier program
+            self._load(entry)
         except WorkerError as error:
             raise Stopped(Verdict.FAILED, f"could not be loaded: {error}") from error
 
+    def _load(self, entry: Entry) -> None:
+        self.attend()
+        self.sandbox.loads += 1
+        entry.name, layout = next(self._names), entry.prepared.layout
+        self._put_structure(layout)
+        self.call("load", name=entry.name, binary=entry.binary, job=entry.prepared.job, structure=str(layout))
+        self._loaded[entry.name] = layout
+
     def unload(self, entry: Entry) -> None:
-        if entry.name and entry.generation == self.sandbox.generation and self.sandbox.tenant is self:
-            self.call("drop", name=entry.name)
+        if self.holds(entry):
+            with suppress(WorkerError):  # then everything is gone anyway
+                self.call("drop", name=entry.name)
+        self._loaded.pop(entry.name, None)
         entry.name = ""
 
     def clear_after(self, entry: Entry, stopped: Stopped) -> None:
-        """After a program failed: what it may have broken is not used again."""
+        """After a program failed: what it may have broken is not used again. (The worker has dropped it as well.)"""
         if stopped.verdict is Verdict.FAILED:
-            self._structures.pop(entry.prepared.layout, None)  # the worker has thrown it away
-            if isinstance(stopped, Broken) and self.sandbox.backend == "cuda":
-                self.sandbox.restart()  # a fault on a GPU stays with the process that met it
+            self._forget(entry.prepared.layout)
 
     def close(self) -> None:
         if self._generation == self.sandbox.generation and self.sandbox.tenant is self:
-            self.call("close_case")
+            with suppress(WorkerError):
+                self.call("close_case")
             self.sandbox.tenant = None
         self._generation = -1
         self._structures.clear()
@@ -107,5 +133,11 @@ class Desk:
         self.call("put_structure", key=str(line), arrays=packed.arrays, slot_of=packed.slot_of, slots=packed.slots)
         self._structures[line] = packed.size_bytes_without_values + packed.slots * (self.problem.value_bytes + 4)
         while len(self._structures) > 1 and sum(self._structures.values()) > ROOM_BYTES[self.sandbox.backend]:
-            old, _ = self._structures.popitem(last=False)
+            old = next(iter(self._structures))
+            self._forget(old)
             self.call("drop_structure", key=str(old))
+
+    def _forget(self, line: LayoutLine) -> None:
+        """The worker has dropped, or will drop, this layout and the programs on it."""
+        self._structures.pop(line, None)
+        self._loaded = {name: layout for name, layout in self._loaded.items() if layout != line}

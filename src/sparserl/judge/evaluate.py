@@ -44,7 +44,7 @@ class Judge:
 
     @property
     def device(self) -> Device:
-        return self._sandbox.hello.device
+        return self._sandbox.device
 
     @property
     def lockdown(self) -> str:

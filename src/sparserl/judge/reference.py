@@ -59,6 +59,10 @@ class Reference:
         self.pattern, self.problem = pattern, problem
         self._random = np.random.default_rng(seed)
         self._pool: dict[str, ValueSet] = {}
+        self._scale: float | None = None
+        blank = np.zeros(pattern.nonzeros)
+        self._csr = scipy.sparse.csr_matrix((blank, pattern.cols, pattern.row_start), shape=pattern.shape)
+        self._csr.has_canonical_format = True
         self.fresh = pattern.nonzeros * problem.columns < FRESH_BELOW
 
     def draw(self, kind: Kind = "wide") -> ValueSet:
@@ -72,11 +76,14 @@ class Reference:
         return self._pool[key]
 
     def draw_chain(self, row_sums: bool) -> ValueSet:
-        """A set that can be multiplied by itself `CHAIN_STEPS` times (square matrices) and stays in range.
+        """A set whose matrix can be multiplied with `CHAIN_STEPS` times over and x stays in range (if it is square).
 
         row_sums: |A| has row sums of at most 1, so that rounding errors don't grow either; otherwise the values are
         scaled so that x keeps its size, which makes a product with the wrong x stand out more.
         """
+        key = "" if self.fresh else "chain by row sums" if row_sums else "chain"
+        if key in self._pool:
+            return self._pool[key]
         pattern, dtype = self.pattern, self.problem.dtype
         values = widen(_numbers(self._random, pattern.nonzeros, dtype, octaves=4), dtype)
         x = _numbers(self._random, pattern.columns * self.problem.columns, dtype, octaves=4)
@@ -84,10 +91,14 @@ class Reference:
             sums = self.matrix(np.abs(values)) @ np.ones(pattern.columns)
             # 1 - 2^-6: rounding the scaled values to bfloat16 must not push a sum past 1
             values *= np.repeat((1 - 2.0**-6) / np.where(sums > 0, sums, 1.0), pattern.row_lengths)
-        else:
-            values *= self._steady_scale(values, self.dense(x))
-        stored = store(values, dtype)
-        return self._finish("", stored, x)
+        elif pattern.rows == pattern.columns:
+            if self._scale is None:  # the same for all values drawn alike
+                self._scale = self._steady_scale(values, self.dense(x))
+            values *= self._scale
+        check = self._finish(key, store(values, dtype), x)
+        if key:
+            self._pool[key] = check
+        return check
 
     def neighbours(self, check: ValueSet) -> tuple[ValueSet, ValueSet]:
         """The same set with one value changed, and with one entry of x changed: what a remembered result misses."""
@@ -111,7 +122,7 @@ class Reference:
         """The factor with which repeated products neither grow nor fade, found by doing them."""
         matrix = self.matrix(values)
         log_growth, steps = 0.0, 0
-        for _ in range(CHAIN_STEPS):
+        for _ in range(CHAIN_STEPS if self.fresh else CHAIN_STEPS // 4):
             b = matrix @ b
             size = float(np.sqrt(np.mean(np.square(b)))) if b.size else 0.0
             if size == 0.0:
@@ -134,17 +145,24 @@ class Reference:
         return self._finish(key, values, x)
 
     def _with_traps(self, values: Array, x: Array) -> tuple[Array, Array]:
-        """Zeros among the values (an explicit zero is an entry, not padding) and NaN, Inf at up to four places of x."""
-        random, dtype = self._random, self.problem.dtype
-        zeros = random.random(len(values)) < 1 / 16
-        values = np.where(zeros, store(np.zeros(1), dtype), values)
-        if len(x):
-            count = min(len(x), 4)
-            # the first place of x is what an unguarded padding column is usually clamped to
-            places = np.unique(np.append(random.choice(len(x), count - 1), 0))
-            traps = np.array([np.nan, np.inf, -np.inf, np.nan])[random.permutation(4)[: len(places)]]
-            x = x.copy()
-            x[places] = store(traps, dtype)
+        """NaN and Inf at up to three places of x, and zeros among the values: an explicit zero is an entry.
+
+        The first place of x is one of them, because padding is usually clamped to it. One is the column of an entry
+        whose value becomes zero, in a row as short as a few tries find, so that nothing else spoils that row.
+        """
+        random, dtype, n = self._random, self.problem.dtype, self.problem.columns
+        values = np.where(random.random(len(values)) < 1 / 16, store(np.zeros(1), dtype), values)
+        if not len(x):
+            return values, x
+        places = {0, int(random.integers(len(x)))}
+        if len(values):
+            tries = random.integers(len(values), size=16)
+            rows = np.searchsorted(self.pattern.row_start, tries, side="right") - 1
+            entry = int(tries[np.argmin(self.pattern.row_lengths[rows])])
+            values[entry] = 0
+            places.add(int(self.pattern.cols[entry]) * (n if self.problem.b_order == "row" else 1))
+        x = x.copy()
+        x[sorted(places)] = store(random.choice([np.nan, np.inf, -np.inf], len(places)), dtype)
         return values, x
 
     def _finish(self, key: str, values: Array, x: Array) -> ValueSet:
@@ -155,11 +173,12 @@ class Reference:
         return ValueSet(key, values, x, expected, magnitude)
 
     def matrix(self, data: Array) -> Any:
-        """The pattern with these numbers, as SciPy CSR. (Its abs() may merge entries in place: take |data| instead.)"""
-        pattern = self.pattern
-        matrix = scipy.sparse.csr_matrix((data, pattern.cols, pattern.row_start), shape=pattern.shape)
-        matrix.has_canonical_format = True
-        return matrix
+        """The pattern with these numbers, as SciPy CSR; the next call changes it.
+
+        (SciPy's abs() of one may merge entries in place, in arrays it shares: take |data| instead.)
+        """
+        self._csr.data = data  # made once: SciPy looks at every index of a new matrix
+        return self._csr
 
     def dense(self, x: Array) -> Array:
         """x or B as stored, in float64: (columns, n)."""

@@ -54,9 +54,13 @@ class Sandbox:
             raise ValueError(f"The 'backend' of a Sandbox must be 'cuda' or 'sim'. Got {backend!r}.")
         self.backend, self.limit_s, self.generation = backend, limit_s, 0
         self.tenant: object = None  # whose data the worker holds
+        self.loads = 0  # programs this worker was given
+        self._interrupted = False
         self._spare: _Process | None = None
         self._worker: _Process | None = None
         self._worker = self._ready(self._start())
+        self.device = self.hello.device
+        """as the first worker measured it, alone on the machine; a spare starts beside other work"""
 
     @property
     def hello(self) -> Hello:
@@ -70,28 +74,38 @@ class Sandbox:
 
     def call(self, command: str, limit_s: float | None = None, **arguments: Any) -> Any:
         """Run one command in the worker. Raises WorkerError when it dies, hangs or reports a broken machine."""
+        if self._interrupted:  # its answer to an abandoned command would be taken for the next one's
+            self.restart()
         if self._worker is None:
             raise BackendError("The judge is closed. Open a new one: `with Judge(...) as judge`.")
         worker, limit = self._worker, limit_s or self.limit_s
+        self._interrupted = True
         try:
             channel.send(worker.connection, (command, arguments))
-            if not worker.connection.poll(limit):
-                self.restart()
-                raise WorkerError(f"ran past the time limit of {limit:g} s")
-            kind, answer = channel.receive(worker.connection)
+            kind, answer = "broken", f"ran past the time limit of {limit:g} s"
+            if worker.connection.poll(limit):
+                kind, answer = channel.receive(worker.connection)
         except (EOFError, OSError) as error:
             reason = _last_words(worker)
             self.restart()
             raise WorkerError(reason) from error
+        self._interrupted = False
         if kind == "answer":
             return answer
-        if kind == "broken":
-            self.restart()
+        if kind in ("broken", "refused"):
+            if kind == "broken":
+                self.restart()
             raise WorkerError(str(answer))
         raise RuntimeError(f"The judge's worker failed at '{command}', which is a fault of the judge:\n{answer}")
 
+    def settle(self) -> None:
+        """Wait until the spare is up: a process that starts on the same GPU would disturb a timing."""
+        if self._spare is not None and self._spare.hello is None:
+            self._greet(self._spare)
+
     def restart(self) -> None:
         """Give up the worker and everything in it; the spare takes over."""
+        self._interrupted = False
         self._stop(self._worker)
         self._worker = None
         spare, self._spare = self._spare or self._start(), None
@@ -101,6 +115,7 @@ class Sandbox:
         self._stop(self._worker)
         self._stop(self._spare)
         self._worker = self._spare = None
+        self._interrupted = False
 
     def _start(self) -> _Process:
         ours, theirs = Pipe()
@@ -108,11 +123,15 @@ class Sandbox:
         root = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         quiet = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} if self.backend == "sim" else {}
+        arguments = (theirs.fileno(), self.backend, str(folder), self.limit_s)
+        # not -m: then the worker's classes would be those of __main__, which this process doesn't have
+        code = f"from sparserl.judge.worker import main; main(*{arguments!r})"
         with (folder / "said.txt").open("wb") as said:
             process = subprocess.Popen(
-                [sys.executable, "-m", "sparserl.judge.worker", str(theirs.fileno()), self.backend, str(folder)],
+                [sys.executable, "-c", code],
                 pass_fds=(theirs.fileno(),),
                 stdin=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is for the judge; it ends its workers itself
                 stdout=said,
                 stderr=said,
                 env={**os.environ, **quiet, "PYTHONPATH": path, "TMPDIR": str(folder)},
@@ -122,9 +141,17 @@ class Sandbox:
 
     def _ready(self, worker: _Process) -> _Process:
         """Wait until it has said hello, then start the next spare in the background."""
+        if worker.hello is None:
+            self._greet(worker)
+        self.loads = 0
+        self.generation += 1
+        self._spare = self._start()
+        return worker
+
+    def _greet(self, worker: _Process) -> None:
         try:
             if not worker.connection.poll(START_LIMIT_S):
-                raise BackendError(f"A {self.backend} worker did not start within {START_LIMIT_S:g} s.")
+                raise BackendError(f"it did not start within {START_LIMIT_S:g} s")
             kind, hello = channel.receive(worker.connection)
         except (EOFError, OSError, BackendError) as error:
             reason = str(error) if isinstance(error, BackendError) else _last_words(worker)
@@ -134,9 +161,6 @@ class Sandbox:
             self._stop(worker)
             raise BackendError(f"The {self.backend} backend is not available here: {hello}")
         worker.hello = hello
-        self.generation += 1
-        self._spare = self._start()
-        return worker
 
     @staticmethod
     def _stop(worker: _Process | None) -> None:

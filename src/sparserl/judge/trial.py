@@ -109,14 +109,7 @@ class Trial:
 
     def _accept(self, ran: Ran) -> None:
         if ran.failed:
-            raise Broken(ran.failed) if ran.broken else Stopped(Verdict.FAILED, ran.failed)
+            raise Stopped(Verdict.FAILED, ran.failed)
         if ran.dirty:
             raise Stopped(Verdict.WRONG, ran.dirty)
         self.sectors = self.sectors or ran.sectors
-
-
-class Broken(Stopped):
-    """The run itself failed: on a GPU the error may stick to the worker's context."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(Verdict.FAILED, reason)

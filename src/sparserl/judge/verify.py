@@ -73,13 +73,14 @@ def compare_chain(reference: Reference, start: ValueSet, y: Array) -> str:
     """
     pattern, problem = reference.pattern, reference.problem
     values = widen(start.values, problem.dtype)
-    matrix, absolute = reference.matrix(values), reference.matrix(np.abs(values))
+    absolute_values = np.abs(values)
     b = reference.dense(start.x)
     error: Array = np.zeros_like(b)
     for _ in range(CHAIN_STEPS):
+        absolute = reference.matrix(absolute_values)
         carried = absolute @ error
         magnitude = absolute @ np.abs(b) + carried
-        b = matrix @ b
+        b = reference.matrix(values) @ b
         error = carried + bound(pattern, problem, np.abs(b) + carried, magnitude)
     got = as_rows(widen(y, problem.dtype), pattern.rows, problem.columns, problem.c_order)
     with np.errstate(invalid="ignore"):

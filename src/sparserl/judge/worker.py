@@ -1,4 +1,4 @@
-"""The process that holds a machine and runs programs on it: python -m sparserl.judge.worker DESCRIPTOR BACKEND FOLDER.
+"""The process that holds a machine and runs programs on it; `Sandbox` starts it and sends the commands.
 
 It answers the judge's commands one by one and says what happened; it never says whether a result is right. Every run
 has guard zones around all buffers, NaN bytes in outputs and scratch workspaces, and hashes of the inputs before and
@@ -8,7 +8,6 @@ after. A simulator worker gives up its rights first (`lockdown`), because there 
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
 import traceback
@@ -20,12 +19,14 @@ from typing import Any
 import numpy as np
 
 from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, RunReport, TimingPlan
+from sparserl.backends.driver import StickyError
 from sparserl.errors import SparseRLError
 from sparserl.judge import channel
 from sparserl.judge.lockdown import lockdown
 from sparserl.judge.sandbox import Hello
 from sparserl.layouts import padding_value
-from sparserl.records import DType
+from sparserl.matrix import Pattern
+from sparserl.records import DType, Problem
 from sparserl.values import store
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -65,8 +66,6 @@ class Ran:
     """the program crashed, raced, or touched what is not its own"""
     dirty: str = ""
     """a zeroed workspace was not left zero"""
-    broken: bool = False
-    """the run itself failed, so the machine may be in a bad state"""
     sectors: int = 0
     modelled_us: float = 0.0
 
@@ -81,6 +80,7 @@ class Machine:
     sets: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     programs: dict[str, Loaded] = field(default_factory=dict)
     vectors: dict[tuple[str, int], Buffer] = field(default_factory=dict)
+    baselines: dict[str, Executable] = field(default_factory=dict)
 
     def open(self, dtype: DType) -> None:
         """A new case: nothing of the last one stays."""
@@ -88,7 +88,7 @@ class Machine:
         self.dtype = dtype
 
     def close_case(self) -> None:
-        for held in (self.programs, self.structures, self.sets, self.vectors):
+        for held in (self.programs, self.baselines, self.structures, self.sets, self.vectors):
             held.clear()  # type: ignore[attr-defined]
 
     def put_structure(self, key: str, arrays: Mapping[str, Array], slot_of: Array | None, slots: int) -> None:
@@ -186,8 +186,33 @@ class Machine:
         """Put these values where a timing will multiply by them."""
         self._begin(name, check)
 
-    def time(self, names: Sequence[str], plan: TimingPlan) -> list[list[float]]:
-        return self.backend.time([self.programs[name].executable for name in names], plan)
+    def put_baselines(self, pattern: Pattern, problem: Problem, values: Array) -> tuple[str, ...]:
+        """cuSPARSE's variants for this matrix, multiplying by these values; those it refuses are left out."""
+        from sparserl.backends import cusparse
+        from sparserl.backends.cuda import CudaBackend
+
+        backend = self.backend
+        if not self.baselines and isinstance(backend, CudaBackend):
+            held = self._upload(values)
+            for name in cusparse.variants(problem, pattern):
+                made = cusparse.prepare(backend, name, pattern, problem, held)
+                if not isinstance(made, str):
+                    self.baselines[f"cusparse:{name}"] = made
+        return tuple(self.baselines)
+
+    def run_baseline(self, name: str, x: Array, y_count: int) -> Array:
+        """One product of a baseline, for the judge to look at: a library that is called wrongly is no baseline."""
+        here, there = self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)
+        self.backend.write(here, x)
+        self.backend.fill(there, POISON)
+        report = self.backend.run(self.baselines[name], here, there)
+        return self.backend.read(there, x.dtype, y_count if report.ok else 0)
+
+    def time(self, names: Sequence[str], plan: TimingPlan) -> tuple[list[list[float]], int]:
+        """Microseconds by name and round, and the clock in MHz right after (0: not known)."""
+        known = {**{name: loaded.executable for name, loaded in self.programs.items()}, **self.baselines}
+        readings = self.backend.time([known[name] for name in names], plan)
+        return readings, int(getattr(self.backend, "clock_mhz", int)())
 
     def floor_us(self, plan: TimingPlan) -> float:
         return self.backend.floor_us(plan)
@@ -217,7 +242,7 @@ class Machine:
             )
         if found:
             self._renew(loaded)
-            return Ran(np.empty(0), found, broken=not report.ok)
+            return Ran(np.empty(0), found)
         out = self.backend.read(y, store(np.zeros(1), self.dtype).dtype, y_count)
         return Ran(out, "", self._dirty(loaded), sectors=report.sectors, modelled_us=report.modelled_us)
 
@@ -259,21 +284,22 @@ class Machine:
         return self.vectors[role, size_bytes]
 
 
-def make_backend(name: str) -> Backend:
+def make_backend(name: str, limit_s: float) -> Backend:
     if name == "sim":
         from sparserl.backends.sim import SimBackend
 
-        return SimBackend()
+        # a little less than the judge's own limit, so that a hang is a finding and not a lost worker
+        return SimBackend(nvrtc=False, limit_s=0.8 * limit_s)
     from sparserl.backends.cuda import CudaBackend
 
     return CudaBackend()
 
 
-def main(descriptor: int, backend: str, folder: str) -> None:
+def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
     connection = Connection(descriptor)
     os.chdir(folder)
     try:
-        machine = Machine(make_backend(backend))
+        machine = Machine(make_backend(backend, limit_s))
         device = machine.backend.device()
         applied = lockdown(folder) if backend == "sim" else "none (programs run on the device only)"
     except SparseRLError as error:
@@ -286,13 +312,19 @@ def main(descriptor: int, backend: str, folder: str) -> None:
             command, arguments = channel.receive(connection)
         except (EOFError, OSError):
             return
-        try:
-            answer = ("answer", getattr(machine, command)(**arguments))
-        except (SparseRLError, MemoryError) as error:
-            answer = ("broken", f"{error or type(error).__name__}")
-        except Exception:
-            answer = ("fault", traceback.format_exc())
-        channel.send(connection, answer)
+        channel.send(connection, _answer(machine, command, arguments))
+
+
+def _answer(machine: Machine, command: str, arguments: Mapping[str, Any]) -> tuple[str, Any]:
+    try:
+        return "answer", getattr(machine, command)(**arguments)
+    except StickyError as error:
+        return "broken", str(error)
+    except (SparseRLError, MemoryError) as error:
+        # a machine that refuses a program is well; one that fails while it runs may not be
+        return "refused" if command == "load" else "broken", str(error) or type(error).__name__
+    except Exception:
+        return "fault", traceback.format_exc()
 
 
 def _leave_with(parent: int) -> None:
@@ -300,7 +332,3 @@ def _leave_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2], sys.argv[3])

@@ -27,7 +27,7 @@ class Bins:
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "per": choices(1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
         "long": choices(64, 128, 256, 512, 1024, 2048, 4096, 8192),
-        "segment": choices(256, 512, 1024, 2048, 4096, 8192, 16384),
+        "segment": choices(64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
         "threads": THREADS_CHOICES,
     }
     codecs: ClassVar[tuple[str, ...]] = ("int32", "abs16")
@@ -48,7 +48,8 @@ class Bins:
 
     def pack(self, pattern: Pattern, line: LayoutLine) -> Packed:
         threads, lengths = line.number("threads"), pattern.row_lengths
-        parts = [_segments(pattern, np.flatnonzero(lengths > line.number("long")), line.number("segment"))]
+        cut = np.flatnonzero(lengths > line.number("long"))
+        parts = [cut_rows(cut, pattern.row_start[cut], lengths[cut], line.number("segment"))]
         segments = block = descriptor = len(parts[0])
         doubled = np.searchsorted(line.number("per") * 2 ** np.arange(5), lengths).astype(np.int8)  # log2 of the lanes
         doubled[lengths > line.number("long")] = -1
@@ -85,13 +86,13 @@ class Bins:
                     yield row, reader.column(slot), slot
 
 
-def _segments(pattern: Pattern, rows: np.ndarray, segment: int) -> np.ndarray:
-    """Work items of the rows that are cut, row by row."""
-    lengths = pattern.row_lengths[rows].astype(np.int64)
+def cut_rows(rows: np.ndarray, first_slot: np.ndarray, lengths: np.ndarray, segment: int) -> np.ndarray:
+    """Work items (row, first slot, last slot, first item of the row << 12 | items) of rows that are cut, row by row."""
+    lengths, first_slot = lengths.astype(np.int64), first_slot.astype(np.int64)
     cuts = -(-lengths // segment)
     first_segment = np.cumsum(cuts) - cuts
     within = np.arange(int(cuts.sum())) - np.repeat(first_segment, cuts)
-    first = np.repeat(pattern.row_start[rows].astype(np.int64), cuts) + within * segment
-    last = np.minimum(first + segment, np.repeat(pattern.row_start[rows + 1].astype(np.int64), cuts))
+    first = np.repeat(first_slot, cuts) + within * segment
+    last = np.minimum(first + segment, np.repeat(first_slot + lengths, cuts))
     info = np.repeat(first_segment << 12 | cuts, cuts)
     return np.stack([np.repeat(rows, cuts), first, last, info], axis=1).astype(np.int32)

@@ -14,6 +14,7 @@ from sparserl.layouts.merge import Merge
 from sparserl.layouts.nonempty import Nonempty
 from sparserl.layouts.rows import Rows
 from sparserl.layouts.slices import Ell, Slices
+from sparserl.layouts.split import Split
 from sparserl.layouts.tiles import Tiles
 
 _ALL: tuple[Layout, ...] = (
@@ -21,6 +22,7 @@ _ALL: tuple[Layout, ...] = (
     Nonempty(),
     Slices(),
     Ell(),
+    Split(),
     Hybrid(),
     Bins(),
     Tiles(),

@@ -11,7 +11,20 @@ from functools import lru_cache
 
 from sparserl import layouts
 from sparserl.matrix import Pattern
-from sparserl.recipes import bins, blocks, columns, diagonals, entries, hybrid, rows, slices, spmm, tiles
+from sparserl.recipes import (
+    bins,
+    blocks,
+    columns,
+    diagonals,
+    entries,
+    hybrid,
+    rows,
+    slices,
+    split,
+    spmm,
+    spmm_items,
+    tiles,
+)
 from sparserl.recipes.cost import Summary, estimate_us, summarise
 from sparserl.recipes.fits import unfit
 from sparserl.recipes.writer import Recipe
@@ -19,7 +32,7 @@ from sparserl.records import LayoutLine, Problem
 
 __all__ = ["Recipe", "admissible", "candidates", "space", "summarise"]
 
-SPMV_WRITERS = (rows, slices, tiles, bins, diagonals, hybrid, entries, blocks, columns)
+SPMV_WRITERS = (rows, slices, split, tiles, bins, diagonals, hybrid, entries, blocks, columns)
 
 
 @lru_cache(maxsize=16)
@@ -34,6 +47,7 @@ def space(problem: Problem) -> tuple[Recipe, ...]:
 def _all(problem: Problem) -> Iterator[Recipe]:
     if problem.op == "spmm":
         yield from spmm.space(problem)
+        yield from spmm_items.space(problem)
         return
     for writer in SPMV_WRITERS:
         yield from writer.space(problem)

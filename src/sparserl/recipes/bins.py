@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparserl.records import Problem, Workspace
 from sparserl.recipes.rows import row_loop
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, rest, when
+from sparserl.records import Problem, Workspace
 
 SEGMENTS = (
     Workspace("partial", "acc_t", "max(1, segments)", "scratch"),
@@ -72,7 +72,8 @@ def by_bin(
 def space(problem: Problem) -> Iterator[Recipe]:
     """Every row-bin recipe for SpMV."""
     for per, long, segment in (
-        (1, 64, 1024), (1, 256, 1024), (2, 128, 1024), (2, 512, 2048), (4, 256, 2048), (4, 1024, 4096), (8, 1024, 4096), (16, 2048, 8192),
+        (1, 64, 1024), (1, 256, 1024), (2, 128, 1024), (2, 512, 2048), (4, 256, 2048), (4, 1024, 4096),
+        (8, 1024, 4096), (16, 2048, 8192),
     ):  # fmt: skip
         for threads in (128, 256, 512):
             for index in ("int32", "abs16"):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparserl.records import Problem
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, when
+from sparserl.records import Problem
 
 
 def by_sub_warp(problem: Problem, *, b: int, spread: int, threads: int, index: str, pdl: bool) -> Recipe:
@@ -13,10 +13,11 @@ def by_sub_warp(problem: Problem, *, b: int, spread: int, threads: int, index: s
     lanes = b * spread
     groups = 32 // lanes
     based = index == "int16"
+    warp = f"blockIdx.x * {threads // 32} + threadIdx.x / 32"
     body = code(f"""
         {when(pdl, "pdl_trigger();")}
         const int lane = threadIdx.x % 32;
-        const int block_row = (blockIdx.x * {threads // 32} + threadIdx.x / 32) * {groups} + lane / {lanes};
+        const int block_row = {f"({warp}) * {groups}" if groups > 1 else warp} + lane / {lanes};
         const int u = lane % {b}, k = lane % {lanes} / {b};
         const bool mine = lane < {groups * lanes} && block_row < block_rows;
         const int end = mine ? block_start[block_row + 1] : 0;
@@ -55,6 +56,7 @@ def by_block_slice(
     at = f"(j0 * {b} + v) * {c * b} + place" if rowwise else f"(j0 * {b * b} + u * {b} + v) * {c} + place"
     value = f"stream(vals + {at})" if load == "stream" else f"vals[{at}]"
     column = f"cols[j0 * {c} + place{f' / {b}' if rowwise else ''}]"
+    add = "sum += value * x[column + v]" if rowwise else "sum[u] += value * xv"
     body = code(f"""
         {when(pdl, "pdl_trigger();")}
         const int mine = blockIdx.x * {threads} + threadIdx.x;
@@ -75,7 +77,7 @@ def by_block_slice(
         {when(not rowwise, "#pragma unroll")}
         {when(not rowwise, f"for (int u = 0; u < {b}; ++u) {{")}
         const value_t value = {value};
-        if (!PADDED || !is_padding(value)) sum{"" if rowwise else "[u]"} += value * {"x[column + v]" if rowwise else "xv"};
+        if (!PADDED || !is_padding(value)) {add};
         {when(not rowwise, "}")}
         }}
         }}

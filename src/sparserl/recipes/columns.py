@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, rest, times
 from sparserl.records import Problem
-from sparserl.recipes.writer import Kernel, Recipe, code, line, make
 
 
 def by_column_block(problem: Problem, *, width: int, threads: int, lanes: int, waves: int) -> Recipe:
@@ -24,9 +24,9 @@ def by_column_block(problem: Problem, *, width: int, threads: int, lanes: int, w
         shared_copy(staged, x + block * {width}, min({width}, columns - block * {width}));
         __syncthreads();
         const int stop = first + min(count, (part + 1) * each);
-        const int lane = threadIdx.x % {lanes};
+        const int lane = {rest("threadIdx.x", lanes)};
         for (int k = 0; k < each; k += {threads // lanes}) {{
-        const int entry = first + part * each + k + threadIdx.x / {lanes};
+        const int entry = first + part * each + k + {over("threadIdx.x", lanes)};
         const int end = entry < stop ? entry_start[entry + 1] : 0;
         acc_t sum = 0;
         for (int j = entry < stop ? entry_start[entry] + lane : 0; j < end; j += {lanes})
@@ -38,7 +38,7 @@ def by_column_block(problem: Problem, *, width: int, threads: int, lanes: int, w
     kernels = [
         Kernel("zero", "div_up(rows, 256)", 256, zero),
         Kernel(
-            "spmv", f"blocks * max(1, sms * {waves} / blocks)", threads, body,
+            "spmv", f"blocks * max(1, {times('sms', waves)} / blocks)", threads, body,
             shared=f"min(columns, {width}) * {problem.value_bytes}",
         ),
     ]  # fmt: skip

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparserl.recipes.writer import Kernel, Recipe, code, line, make, place, rest, when
 from sparserl.records import Problem
-from sparserl.recipes.writer import Kernel, Recipe, code, line, make, when
 
 
 def tail_kernel(lanes: int, pdl: bool, columns: str = "tail_cols[j]", value: str = "vals[tail_at + j]") -> Kernel:
     """y += what the main kernel left out, `lanes` threads a row."""
     body = code(f"""
         {when(pdl, "pdl_wait();")}
-        const int which = (blockIdx.x * 128 + threadIdx.x) / {lanes};
-        const int lane = threadIdx.x % {lanes};
+        const int which = {place(128, lanes)};
+        const int lane = {rest("threadIdx.x", lanes)};
         const int end = which < tail_rows ? tail_start[which + 1] : 0;
         acc_t sum = 0;
         #pragma unroll 4
@@ -28,14 +28,17 @@ def tail_kernel(lanes: int, pdl: bool, columns: str = "tail_cols[j]", value: str
     return Kernel("tail", f"div_up(tail_rows, {128 // lanes})", 128, body, pdl=pdl)
 
 
-def by_diagonal(problem: Problem, *, fill: int, rows_each: int, threads: int, load: str, lanes: int, pdl: bool) -> Recipe:
+def by_diagonal(
+    problem: Problem, *, fill: int, rows_each: int, threads: int, load: str, lanes: int, pdl: bool
+) -> Recipe:
     """A thread has `rows_each` neighbouring rows. `lanes` > 0 adds the tail's launch."""
     name = "stream_load" if load == "stream" else "load"
     one = "stream(vals + d * stride + row)" if load == "stream" else "vals[d * stride + row]"
     several = rows_each > 1
+    thread = place(threads)
     body = code(f"""
         {when(pdl, "pdl_trigger();")}
-        const int row = (blockIdx.x * {threads} + threadIdx.x){f" * {rows_each}" if several else ""};
+        const int row = {f"({thread}) * {rows_each}" if several else thread};
         if (row >= rows) return;
         {when(several, f"pack<value_t, {rows_each}> v[DIAGONALS];")}
         {when(not several, "value_t v[DIAGONALS];")}
@@ -52,7 +55,7 @@ def by_diagonal(problem: Problem, *, fill: int, rows_each: int, threads: int, lo
         const value_t value = v[d]{"[r]" if several else ""};
         if (column >= 0 && column < columns && !(PADDED && is_padding(value))) sum += value * x[column];
         }}
-        {f"if (row + r < rows) y[row + r] = sum;" if several else "y[row] = sum;"}
+        {"if (row + r < rows) y[row + r] = sum;" if several else "y[row] = sum;"}
         {when(several, "}")}
     """)
     grid = f"div_up(rows, {threads * rows_each})"

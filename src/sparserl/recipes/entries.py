@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, rest, when
 from sparserl.records import Problem, Workspace
-from sparserl.recipes.writer import Kernel, Recipe, code, line, make, when
 
 CARRY = (Workspace("carry", "acc_t", "tiles", "scratch"),)
 
@@ -25,9 +25,9 @@ def by_merge_path(problem: Problem, *, items: int, threads: int, lanes: int, ind
         #pragma unroll 4
         for (int j = begin + threadIdx.x; j < end; j += {threads}) products[j - begin] = vals[j] * x[cols[j]];
         __syncthreads();
-        const int lane = threadIdx.x % {lanes};
+        const int lane = {rest("threadIdx.x", lanes)};
         const int last_group = first_row + div_up(last_row - first_row + 1, {threads // lanes}) * {threads // lanes};
-        for (int row = first_row + threadIdx.x / {lanes}; row < last_group; row += {threads // lanes}) {{
+        for (int row = first_row + {over("threadIdx.x", lanes)}; row < last_group; row += {threads // lanes}) {{
         const bool mine = row <= last_row && row < rows;
         const int stop = mine ? min(row_start[row + 1], end) - begin : 0;
         acc_t sum = 0;

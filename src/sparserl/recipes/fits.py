@@ -11,6 +11,8 @@ HELD_ENTRIES = 32
 """entries a thread keeps in registers before they spill"""
 SERIAL_STEPS = 4096
 """entries one lane may add up one after the other before a row is hopelessly serial"""
+FEW_LANES = ("row_lanes", "row_persistent", "row_staged", "nonempty_lanes", "slice_rows")
+"""families that give a row a fixed number of lanes, however long it is"""
 
 
 def unfit(recipe: Recipe, summary: Summary) -> str | None:
@@ -23,23 +25,26 @@ def unfit(recipe: Recipe, summary: Summary) -> str | None:
             return f"x of {pattern.columns} columns does not fit into shared memory"
         if recipe.setting("single") and pattern.nonzeros > 20_000:
             return f"{pattern.nonzeros} nonzeros are too many for a single block"
+    if recipe.setting("full") and longest == 0:
+        return "there are no entries to hold"
     if recipe.setting("full") and longest > HELD_ENTRIES * (lanes if lanes > 1 else 1):
         return f"rows of up to {longest} entries don't fit into registers"
     if recipe.setting("full") and group > 1 and lanes == 1 and longest < group:
         return "rows are shorter than a vector load"
     if recipe.family == "row_block" and pattern.nonzeros < 64 * pattern.rows:
         return "rows are too short for a block each"
-    if recipe.family in ("row_lanes", "row_persistent", "row_staged", "nonempty_lanes", "slice_rows"):
-        if longest > SERIAL_STEPS * lanes:
-            return f"the longest row, {longest} entries, would be added up by {lanes} lanes"
+    if recipe.family in FEW_LANES and longest > SERIAL_STEPS * lanes:
+        return f"the longest row, {longest} entries, would be added up by {lanes} lanes"
     if recipe.family.startswith("spmm_") and recipe.family != "spmm_chunk" and longest > 16 * SERIAL_STEPS:
         return f"the longest row, {longest} entries, would be added up by one group"
-    if recipe.family == "tile" and not recipe.setting("split"):
-        if longest > recipe.layout.number("threads") * recipe.layout.number("steps"):
+    if recipe.family == "tile":
+        splits = longest > recipe.layout.number("threads") * recipe.layout.number("steps")
+        if splits and not recipe.setting("split"):
             return "a row is longer than a block holds"
-    if recipe.family == "tile" and recipe.setting("split"):
-        if longest <= recipe.layout.number("threads") * recipe.layout.number("steps"):
+        if recipe.setting("split") and not splits:
             return "no row needs to be split"
+    if recipe.family == "split_slices" and longest <= recipe.layout.number("long"):
+        return "no row is long enough to leave the slices"
     if recipe.family == "diagonals":
         kept, outside = summary.diagonals(recipe.layout.number("fill"))
         if kept * int(recipe.setting("rows_each")) > 2 * HELD_ENTRIES:
@@ -48,6 +53,6 @@ def unfit(recipe: Recipe, summary: Summary) -> str | None:
             return f"{outside} entries lie outside the diagonals"
     if recipe.layout.name == "nonempty" and not bool((pattern.row_lengths == 0).any()):
         return "there are no empty rows"
-    if recipe.family == "column_blocks" and pattern.columns > 200 * recipe.layout.number("width"):
-        return "too many column blocks"
+    if recipe.family == "column_blocks" and not 0 < pattern.columns <= 200 * recipe.layout.number("width"):
+        return f"{pattern.columns} columns make no column blocks, or too many"
     return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparserl.records import Problem
 from sparserl.recipes.diagonals import tail_kernel
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, when
+from sparserl.records import Problem
 
 
 def by_hybrid(problem: Problem, *, cover: int, threads: int, unroll: int, lanes: int, index: str, pdl: bool) -> Recipe:

@@ -8,19 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparserl.recipes.writer import Kernel, Recipe, code, line, make, place, rest, times, when
 from sparserl.records import Problem
-from sparserl.recipes.writer import Kernel, Recipe, code, line, make, rest, times, when
 
 
 def fetch(array: str, load: str) -> str:
     """Reading A: 'stream' leaves the caches to x, 'cached' lets A stay in the L2 for the next product."""
     return f"stream({array} + j)" if load == "stream" else f"{array}[j]"
-
-
-def place(threads: int, lanes: int) -> str:
-    """The number of a thread's group of lanes."""
-    thread = f"blockIdx.x * {threads} + threadIdx.x"
-    return thread if lanes == 1 else f"({thread}) / {lanes}"
 
 
 def row_loop(*, lanes: int, early: int, unroll: int, load: str, based: bool, pdl: bool) -> str:

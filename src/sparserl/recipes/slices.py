@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, place, times, when
 from sparserl.records import Problem
-from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, times, when
 
 
 def load_entries(lanes: int, group: int, load: str) -> tuple[str, str]:
@@ -53,7 +53,7 @@ def by_slice(
     held = full or early > 0
     body = code(f"""
         {when(pdl, "pdl_trigger();")}
-        const int row = (blockIdx.x * {threads} + threadIdx.x){f" / {lanes}" if lanes > 1 else ""};
+        const int row = {place(threads, lanes)};
         const int slice = {over("row", c)};
         if (slice >= slices) return;
         const int begin = {begin};
@@ -110,12 +110,15 @@ def space(problem: Problem) -> Iterator[Recipe]:
                     (2, "cached", True), (4, "cached", True), (0, "stream", True),
                 ):  # fmt: skip
                     deep = max(1, early // (group if lanes == 1 else 1)) if early else 0
-                    shape = dict(c=c, group=group, lanes=lanes, threads=threads, load=load, index=index, pdl=pdl)
-                    if index != "int16" or load == "stream":
-                        for sigma in (1, 256, 16384) if threads == 128 else (1,):
-                            yield by_slice(problem, sigma=sigma, early=deep, ell=False, **shape)
+                    sigmas = (1, 256, 16384) if threads == 128 else (1,)
+                    kinds = [(sigma, False) for sigma in sigmas if index != "int16" or load == "stream"]
                     if threads == 128 or load == "cached":
-                        yield by_slice(problem, sigma=1, early=deep, ell=True, **shape)
+                        kinds.append((1, True))
+                    for sigma, ell in kinds:
+                        yield by_slice(
+                            problem, c=c, sigma=sigma, group=group, lanes=lanes, threads=threads, early=deep,
+                            load=load, index=index, pdl=pdl, ell=ell,
+                        )  # fmt: skip
                 if index != "int16":
                     for pdl in (False, True):
                         yield by_slice(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, rest, times, when
 from sparserl.records import Problem
-from sparserl.recipes.writer import Kernel, Recipe, code, line, make, when
 
 
 def c_at(problem: Problem, row: str, column: str) -> str:
@@ -32,10 +32,10 @@ def vector_step(vec: int, lanes: int, tile: int, guarded: bool) -> str:
     """
 
 
-def store_step(problem: Problem, vec: int, lanes: int, tile: int, row: str, guarded: bool) -> str:
+def store_step(problem: Problem, *, vec: int, lanes: int, tile: int, guarded: bool) -> str:
     """C(row, …) = sum."""
     vector = problem.c_order == "row" and vec > 1
-    target = c_at(problem, row, f"column + t * {lanes * vec}" if vector else f"column + t * {lanes * vec} + i")
+    target = c_at(problem, "row", f"column + t * {lanes * vec}" if vector else f"column + t * {lanes * vec} + i")
     return f"""
         #pragma unroll
         for (int t = 0; t < {tile}; ++t) {{
@@ -49,8 +49,9 @@ def store_step(problem: Problem, vec: int, lanes: int, tile: int, row: str, guar
 
 
 def by_row(
-    problem: Problem, *, lanes: int, vec: int, tile: int, threads: int, unroll: int, shuffle: bool, index: str, pdl: bool
-) -> Recipe:
+    problem: Problem, *, lanes: int, vec: int, tile: int, threads: int, unroll: int, index: str,
+    shuffle: bool = False, pdl: bool = False,
+) -> Recipe:  # fmt: skip
     """`lanes` threads a row of C. `shuffle`: each lane loads one entry of A and the group passes them round."""
     width = lanes * vec * tile
     guarded = problem.columns % width != 0
@@ -82,13 +83,13 @@ def by_row(
         {when(pdl, "pdl_trigger();")}
         const int tiles = div_up(N, {width});
         const int row = blockIdx.x / tiles * {threads // lanes} + threadIdx.x / {lanes};
-        const int column = blockIdx.x % tiles * {width} + threadIdx.x % {lanes} * {vec};
+        const int column = blockIdx.x % tiles * {width} + {times(f"threadIdx.x % {lanes}", vec)};
         {when(pdl, "pdl_wait();")}
         if (row >= rows{"" if shuffle or not guarded else " || column >= N"}) return;
         const int end = row_start[row + 1];
         acc_t sum[{tile}][{vec}] = {{}};
         {passed if shuffle else direct}
-        {store_step(problem, vec, lanes, tile, "row", guarded)}
+        {store_step(problem, vec=vec, lanes=lanes, tile=tile, guarded=guarded)}
     """)
     grid = f"div_up(rows, {threads // lanes}) * div_up(n, {width})"
     return make(
@@ -109,7 +110,7 @@ def by_chunk(problem: Problem, *, lanes: int, vec: int, tile: int, threads: int,
     body = code(f"""
         const int tiles = div_up(N, {width});
         const int chunk = blockIdx.x / tiles * {threads // lanes} + threadIdx.x / {lanes};
-        const int column = blockIdx.x % tiles * {width} + threadIdx.x % {lanes} * {vec};
+        const int column = blockIdx.x % tiles * {width} + {times(f"threadIdx.x % {lanes}", vec)};
         if (chunk >= chunks || column >= N) return;
         const int first = chunk * {size}, end = min(nonzeros, first + {size});
         acc_t sum[{tile}][{vec}] = {{}};
@@ -129,7 +130,7 @@ def by_chunk(problem: Problem, *, lanes: int, vec: int, tile: int, threads: int,
         for (int i = 0; i < {vec}; ++i) {add}
         }}
         }} else {{
-        {store_step(problem, vec, lanes, tile, "row", guarded)}
+        {store_step(problem, vec=vec, lanes=lanes, tile=tile, guarded=guarded)}
         }}
         #pragma unroll
         for (int t = 0; t < {tile}; ++t)
@@ -158,7 +159,7 @@ def by_block(problem: Problem, *, b: int, lanes: int, vec: int, threads: int, in
     body = code(f"""
         const int tiles = div_up(N, {width});
         const int block_row = blockIdx.x / tiles * {threads // lanes} + threadIdx.x / {lanes};
-        const int column = blockIdx.x % tiles * {width} + threadIdx.x % {lanes} * {vec};
+        const int column = blockIdx.x % tiles * {width} + {times(f"threadIdx.x % {lanes}", vec)};
         if (block_row >= block_rows{" || column >= N" if guarded else ""}) return;
         const int end = block_start[block_row + 1];
         acc_t sum[{b}][{vec}] = {{}};
@@ -197,11 +198,12 @@ def by_block(problem: Problem, *, b: int, lanes: int, vec: int, threads: int, in
 def by_columns(problem: Problem, *, lanes: int, tile: int, threads: int, index: str) -> Recipe:
     """Threads along the rows, `tile` columns of C in registers: column-major B."""
     guarded = problem.columns % tile != 0
-    source = f"b[(long long)(column + t) * columns + k]" if problem.b_order == "col" else "b[(long long)k * N + column + t]"
+    by_column = problem.b_order == "col"
+    source = "b[(long long)(column + t) * columns + k]" if by_column else "b[(long long)k * N + column + t]"
     body = code(f"""
         const int tiles = div_up(N, {tile});
-        const int row = blockIdx.x / tiles * {threads // lanes} + threadIdx.x / {lanes};
-        const int column = blockIdx.x % tiles * {tile}, lane = threadIdx.x % {lanes};
+        const int row = blockIdx.x / tiles * {threads // lanes} + {over("threadIdx.x", lanes)};
+        const int column = {times("blockIdx.x % tiles", tile)}, lane = {rest("threadIdx.x", lanes)};
         const int end = row < rows ? row_start[row + 1] : 0;
         acc_t sum[{tile}] = {{}};
         #pragma unroll 2
@@ -244,10 +246,17 @@ def space(problem: Problem) -> Iterator[Recipe]:
                 for threads in (64, 128, 256):
                     for unroll in (1, 2, 4):
                         for index in ("int32", "abs16"):
-                            yield by_row(problem, lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=unroll, shuffle=False, index=index, pdl=False)  # fmt: skip
-                    yield by_row(problem, lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=2, shuffle=False, index="int32", pdl=True)  # fmt: skip
+                            yield by_row(
+                                problem, lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=unroll, index=index
+                            )
+                    yield by_row(
+                        problem, lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=2, index="int32", pdl=True
+                    )
                     if lanes >= 8:
-                        yield by_row(problem, lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=4, shuffle=True, index="int32", pdl=False)  # fmt: skip
+                        yield by_row(
+                            problem, lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=4, index="int32",
+                            shuffle=True,
+                        )  # fmt: skip
                 if problem.dtype in ("float32", "float64"):
                     for size in (32, 128, 512):
                         yield by_chunk(problem, lanes=lanes, vec=vec, tile=tile, threads=128, size=size, index="int32")

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparserl.records import Problem, Workspace
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, times, when
+from sparserl.records import Problem, Workspace
 
 PIECES = (
     Workspace("partial", "acc_t", "max(1, pieces)", "scratch"),
@@ -18,7 +18,9 @@ PIECES = (
 )
 
 
-def by_tile(problem: Problem, *, steps: int, threads: int, order: str, load: str, index: str, pdl: bool, split: bool) -> Recipe:
+def by_tile(
+    problem: Problem, *, steps: int, threads: int, order: str, load: str, index: str, pdl: bool, split: bool
+) -> Recipe:
     """`split`: rows may be longer than a block holds."""
     based = index == "int16"
     vector = order == "lane" and steps > 1

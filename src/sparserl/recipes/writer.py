@@ -94,12 +94,20 @@ def times(value: str, factor: int) -> str:
     return value if factor == 1 else f"{value} * {factor}"
 
 
+def place(threads: int, lanes: int = 1) -> str:
+    """The number of a thread, or of its group of lanes, in the grid."""
+    thread = f"blockIdx.x * {threads} + threadIdx.x"
+    return thread if lanes == 1 else f"({thread}) / {lanes}"
+
+
 def when(condition: bool, text: str) -> str:
     """`text`, or a line that `code` drops."""
     return text if condition else "~"
 
 
-def signature(kernel: Kernel, layout: LayoutLine, problem: Problem, workspaces: Sequence[Workspace], waits: bool) -> str:
+def signature(
+    kernel: Kernel, layout: LayoutLine, problem: Problem, workspaces: Sequence[Workspace], *, waits: bool
+) -> str:
     """The kernel's head: exactly the contract. x is never __restrict__ in a program that waits for its producer."""
     params = [
         p.ctype.replace("*", "* __restrict__") + " " + p.name if p.is_array else f"{p.ctype} {p.name}"
@@ -134,7 +142,7 @@ def write(
         shared = f", {k.shared}" if k.shared else ""
         rows.append(f"// launch: {k.name}<<<{k.grid}, {k.block}{shared}>>>" + (" pdl" if k.pdl else ""))
     parts = [helpers.strip("\n")] if helpers else []
-    parts += [signature(k, layout, problem, workspaces, waits) + "\n{\n" + k.body + "\n}" for k in kernels]
+    parts += [signature(k, layout, problem, workspaces, waits=waits) + "\n{\n" + k.body + "\n}" for k in kernels]
     return "\n".join(rows) + "\n" + "\n\n".join(parts) + "\n"
 
 

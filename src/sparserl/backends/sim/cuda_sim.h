@@ -10,9 +10,9 @@
 #define __device__
 #define __host__
 #define __constant__ static
-// One section for all static shared memory: the runtime poisons and watches it between its two ends. `used` also stops
-// the compiler from thinking that only this function can change it.
-#define __shared__ static __attribute__((section("sim_shared"), used))
+// Static shared memory is what lies in the kernel's .bss (edge.cpp): the runtime poisons and watches it. `used` also
+// stops the compiler from thinking that only this function can change it.
+#define __shared__ static __attribute__((used))
 #define __launch_bounds__(...)
 #define __align__(n) alignas(n)
 #define __noinline__ __attribute__((noinline))

@@ -52,5 +52,7 @@ class SimMemory:
         """The first `count` numbers, not copied."""
         size = np.dtype(dtype).itemsize * count
         if size > self.size_bytes:
-            raise BackendError(f"{count} numbers of {np.dtype(dtype)} are more than a buffer of {self.size_bytes} bytes holds.")
+            raise BackendError(
+                f"{count} numbers of {np.dtype(dtype)} are more than a buffer of {self.size_bytes} bytes holds."
+            )
         return self.data[:size].view(dtype)

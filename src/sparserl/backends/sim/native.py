@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import _ctypes
 import ctypes
+import itertools
 import os
 import tempfile
 import threading
@@ -17,15 +18,28 @@ from typing import Any
 from sparserl.errors import BackendError
 
 SHARED_LIMIT = 232448
-COUNTERS = (
-    "instructions requested l2_read l2_written lines rounds atomics shared early stages warp_ops barriers".split()
-)
+COUNTERS = [
+    "instructions",
+    "requested",
+    "l2_read",
+    "l2_written",
+    "lines",
+    "rounds",
+    "atomics",
+    "shared",
+    "early",
+    "stages",
+    "warp_ops",
+    "barriers",
+]
 
 BUFFER_WRITABLE = 1
 BUFFER_AFTER_WAIT = 2
 ROLE_SHIFT = 8
 
 _one_at_a_time = threading.Lock()
+_loads = itertools.count()
+_stacks = ctypes.c_void_p(0)
 
 
 class NativeBuffer(ctypes.Structure):
@@ -49,6 +63,7 @@ class NativeRequest(ctypes.Structure):
         ("kernel", ctypes.c_char_p),
         ("buffers", ctypes.c_void_p),
         ("counters", ctypes.c_void_p),
+        ("stacks", ctypes.c_void_p),
         ("seed", ctypes.c_uint64),
         ("limit_s", ctypes.c_double),
         ("buffer_count", ctypes.c_uint32),
@@ -85,9 +100,12 @@ class Library:
     def launch(self, request: NativeRequest) -> str:
         """Run one kernel to its end; '' or what went wrong, in words."""
         report = NativeReport()
+        request.stacks = ctypes.addressof(_stacks)
         with _one_at_a_time:
             if self._launch(ctypes.byref(request), ctypes.byref(report)) != 0:
-                raise BackendError("The simulator could not get memory for its threads' stacks (64 MB). Free some memory.")
+                raise BackendError(
+                    "The simulator could not get memory for its threads' stacks (64 MB). Free some memory."
+                )
         return bytes(report.reason).decode(errors="replace") if report.failed else ""
 
 
@@ -103,8 +121,15 @@ def _load(code: bytes) -> Any:
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as file:
             file.write(code)
-        return ctypes.CDLL(f"/proc/self/fd/{descriptor}")
+        return ctypes.CDLL(f"/proc/self/fd{_unique_detour()}/{descriptor}")
     except OSError as error:
         raise BackendError(f"The compiled kernel can't be loaded: {error}.") from error
     finally:
         os.close(descriptor)
+
+
+def _unique_detour() -> str:
+    # The loader takes a name it has seen before for the library it has loaded before, and descriptors are used again:
+    # the bits of a counter, written as "/." and "/", make each name new and lead nowhere else.
+    number = next(_loads)
+    return "".join("/." if number >> bit & 1 else "/" for bit in range(24))

@@ -1,6 +1,6 @@
 // Races. A conflicting pair of accesses that are not both atomic is a race unless something orders it: a barrier within
-// the block, a warp operation that both lanes took part in, or, between blocks, a fence and an atomic on either side with
-// the same counter. Each 4-byte word remembers its last write and two readers; blocks run one at a time, so the order
+// the block, a warp operation that both lanes took part in, or, for global memory, a fence and an atomic on either side
+// with the same counter. Each 4-byte word remembers its last write and two readers; blocks run one at a time, so the order
 // in which accesses come is one that the machine might choose, and the question is only whether it must.
 // What it may miss: a third reader, and a writer of other bytes of the same word in between.
 #pragma once
@@ -25,9 +25,9 @@ static bool ordered_in_block(const Touch* earlier, uint32_t thread, uint32_t bar
     return last_full > earlier->operations || (last_op > earlier->operations && (last_mask >> (earlier->thread % WARP) & 1));
 }
 
-static bool acquired_by_me(uint64_t counter) {
+static bool acquired_by_me(uint64_t counter, int after) {
     const Thread* self = threads + current;
-    for (int i = sync_heads[block_stamp - launch_stamp - 1]; i >= 0; i = syncs[i].next) {
+    for (int i = sync_heads[block_stamp - launch_stamp - 1]; i > after; i = syncs[i].next) {
         if (syncs[i].counter != counter || !syncs[i].acquired) continue;
         const Touch there = {block_stamp, syncs[i].barrier, syncs[i].operations, syncs[i].thread, 0, true};
         if (ordered_in_block(&there, (uint32_t)current, barriers, self->last_op, self->last_mask, self->last_full)) return true;
@@ -35,13 +35,13 @@ static bool acquired_by_me(uint64_t counter) {
     return false;
 }
 
-static bool ordered_between_blocks(const Touch* earlier) {
+static bool ordered_by_counter(const Touch* earlier) {
     for (int i = sync_heads[earlier->block - launch_stamp - 1]; i >= 0; i = syncs[i].next) {
         const Sync* s = syncs + i;
         if (!s->released) continue;
         if (earlier->thread == s->thread ? earlier->barrier > s->barrier || earlier->operations > s->operations
                                          : !ordered_in_block(earlier, s->thread, s->barrier, s->last_op, s->last_mask, s->last_full)) continue;
-        if (acquired_by_me(s->counter)) return true;
+        if (acquired_by_me(s->counter, i)) return true;
     }
     return false;
 }
@@ -50,9 +50,9 @@ static bool ordered(const Touch* earlier, bool shared) {
     if (earlier->block <= launch_stamp) return true;  // nobody, or an earlier launch
     if (shared && earlier->block != block_stamp) return true;  // another block's shared memory was another memory
     const Thread* self = threads + current;
-    if (earlier->block == block_stamp)
-        return ordered_in_block(earlier, (uint32_t)current, barriers, self->last_op, self->last_mask, self->last_full);
-    return ordered_between_blocks(earlier);
+    if (earlier->block == block_stamp &&
+        ordered_in_block(earlier, (uint32_t)current, barriers, self->last_op, self->last_mask, self->last_full)) return true;
+    return !shared && ordered_by_counter(earlier);
 }
 
 [[noreturn]] static void race(const Touch* earlier, const char* what, const char* name, uint64_t offset, bool write) {

@@ -20,11 +20,9 @@ extern "C" {
 enum { STACK_BYTES = 64 * 1024, GUARD_BYTES = 4096 };
 alignas(1024) __attribute__((visibility("hidden"))) unsigned char sim_dynamic_shared[SHARED_LIMIT];
 uint3 sim_thread, sim_block, sim_block_size, sim_grid_size;
-extern unsigned char __start_sim_shared[] __attribute__((visibility("hidden")));
-extern unsigned char __stop_sim_shared[] __attribute__((visibility("hidden")));
+extern unsigned char sim_shared_begin[] __attribute__((visibility("hidden")));
+extern unsigned char sim_shared_end[] __attribute__((visibility("hidden")));
 }
-// The section exists even where a kernel has no static shared memory.
-__attribute__((section("sim_shared"), used)) static unsigned char sim_shared_anchor[16];
 
 static const SimRequest* request;
 static SimReport* report;
@@ -69,71 +67,9 @@ static inline void watch_warp_op(Warp*, uint32_t) {}
 static inline void watch_leave_warp() {}
 #endif
 
-static const char* name_of(int op) {
-    return op == SIM_SHUFFLE ? "a shuffle" : op == SIM_SYNCWARP ? "__syncwarp()" : op == SIM_ACTIVE ? "__activemask()" : "a vote";
-}
+#include "warp_ops.h"
 
 // ---- which thread runs next
-static inline void become(int thread) {
-    current = thread;
-    sim_thread.x = (unsigned)thread;
-}
-
-static void complete(Warp* warp, int first, Group* group) {
-    const uint32_t lanes = group->arrived;
-    const int op = group->op;
-    Thread* lane0 = threads + first;
-    uint64_t all = 0;
-    if (op == SIM_BALLOT) {
-        for (uint32_t m = lanes; m; m &= m - 1) all |= lane0[__builtin_ctz(m)].value << __builtin_ctz(m);
-    } else if (op == SIM_ACTIVE) {
-        all = lanes;
-    } else if (op >= SIM_ADD) {
-        uint32_t sum = (uint32_t)lane0[__builtin_ctz(lanes)].value;
-        for (uint32_t m = lanes & (lanes - 1); m; m &= m - 1) {
-            const uint32_t v = (uint32_t)lane0[__builtin_ctz(m)].value;
-            if (op == SIM_ADD) sum += v;
-            if (op == SIM_MIN) sum = (int32_t)v < (int32_t)sum ? v : sum;
-            if (op == SIM_MAX) sum = (int32_t)v > (int32_t)sum ? v : sum;
-            if (op == SIM_UMIN) sum = v < sum ? v : sum;
-            if (op == SIM_UMAX) sum = v > sum ? v : sum;
-            if (op == SIM_AND) sum &= v;
-            if (op == SIM_OR) sum |= v;
-            if (op == SIM_XOR) sum ^= v;
-        }
-        all = sum;
-    }
-    for (uint32_t m = lanes; m; m &= m - 1) {
-        const int lane = __builtin_ctz(m);
-        Thread* thread = lane0 + lane;
-        if (op == SIM_SHUFFLE) {
-            if (!(lanes >> thread->source & 1)) {
-                become(first + lane);
-                fail("a shuffle reads lane %d, which %s", thread->source,
-                     warp->live() >> thread->source & 1 ? "is not in its mask" : "has ended or does not exist");
-            }
-            thread->result = lane0[thread->source].value;
-        } else if (op == SIM_MATCH) {
-            uint32_t same = 0;
-            for (uint32_t o = lanes; o; o &= o - 1)
-                if (lane0[__builtin_ctz(o)].value == thread->value) same |= o & (0u - o);
-            thread->result = same;
-        } else {
-            thread->result = all;
-        }
-    }
-    warp->ready |= lanes;
-    *group = warp->group[--warp->groups];
-    if (op != SIM_ACTIVE) watch_warp_op(warp, lanes);
-}
-
-// A warp operation is complete when every lane of its mask that still lives has come.
-static bool try_complete(Warp* warp, int first, Group* group) {
-    if (group->op == SIM_ACTIVE || (group->mask & warp->live()) != group->arrived) return false;
-    complete(warp, first, group);
-    return true;
-}
-
 static void try_release_barrier() {
     if (!waiting || waiting != live) return;
     result_any = barrier_any, result_all = barrier_all, result_count = barrier_count;
@@ -326,7 +262,7 @@ static void run_block(unsigned int block) {
         warps[w] = Warp();
         warps[w].exists = warps[w].ready = lanes >= WARP ? ~0u : (1u << lanes) - 1;
     }
-    memset(__start_sim_shared, POISON, (size_t)(__stop_sim_shared - __start_sim_shared));
+    memset(sim_shared_begin, POISON, (size_t)(sim_shared_end - sim_shared_begin));
     memset(sim_dynamic_shared, POISON, request->shared_bytes);
 #ifdef SIM_CHECKED
     watch_block_begins();
@@ -339,19 +275,18 @@ static void run_block(unsigned int block) {
 #endif
 }
 
+// One set of stacks serves every library of the process: guard pages split a mapping, and a process may hold only so many.
 static bool make_stacks() {
     free_count = 0;
     for (int i = MAX_THREADS - 1; i >= 0; i--) free_stacks[free_count++] = i;
+    stacks = (char*)*request->stacks;
     if (stacks) return true;
     void* memory = mmap(nullptr, (size_t)MAX_THREADS * STACK_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) return false;
+    *request->stacks = memory;
     stacks = (char*)memory;
     for (int i = 0; i < MAX_THREADS; i++) mprotect(stacks + (size_t)i * STACK_BYTES, GUARD_BYTES, PROT_NONE);
     return true;
-}
-
-__attribute__((destructor)) static void unmap_stacks() {
-    if (stacks) munmap(stacks, (size_t)MAX_THREADS * STACK_BYTES);
 }
 
 static void run_blocks(unsigned int* order) {

@@ -12,7 +12,7 @@ struct Entry { uint32_t count; uint32_t sector[ENTRY_SECTORS]; };
 // An instruction that touches memory, known by its return address.
 struct Place {
     uintptr_t at;
-    uint32_t buffer;  // where it went last: nearly always where it goes next
+    uint32_t buffer;  // 1 + the array it touched last, nearly always the one it touches next; 0: none yet
     uint32_t length, capacity;
     int kind;
     bool early;

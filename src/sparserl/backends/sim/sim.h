@@ -8,7 +8,7 @@
 
 enum { MAX_THREADS = 1024, WARP = 32, MAX_WARPS = MAX_THREADS / WARP, SHARED_LIMIT = 232448, POISON = 0xff };
 
-enum BufferFlags { BUFFER_WRITABLE = 1, BUFFER_AFTER_WAIT = 2, BUFFER_COHERENT = 4 };
+enum BufferFlags { BUFFER_WRITABLE = 1, BUFFER_AFTER_WAIT = 2 };
 
 // One array that a kernel may touch.
 struct SimBuffer {
@@ -29,6 +29,7 @@ struct SimRequest {
     const char* kernel;
     SimBuffer* buffers;
     uint32_t* counters; // grid × COUNTERS
+    void** stacks;      // the process's stacks for fibers; made by the first launch
     uint64_t seed;
     double limit_s;
     uint32_t buffer_count, grid, block, shared_bytes, pdl, l1_sectors;
@@ -47,7 +48,6 @@ struct Thread {
     uint64_t value, result;  // of the warp operation it waits in
     // what the watch knows of it
     uint32_t last_op, last_mask, last_full; // warp operations: its last, who was in it, the last with the whole warp
-    uint32_t atomics_pending;               // index + 1 into the block's synchronisations not yet followed by a fence
     bool waited, fenced;
 };
 

@@ -1,5 +1,6 @@
-"""CUDA source → two host libraries, by the host's C++ compiler: a plain one, and a checked one whose every access reports
-its address. The runtime is compiled once a machine, kernels are cached by content under $SPARSERL_CACHE/sim.
+"""CUDA source → two host libraries by the host's C++ compiler: a plain one, and one that reports every access.
+
+The runtime is compiled once a machine, kernels are cached by content under $SPARSERL_CACHE/sim.
 
 The checked build is compiled with -fsanitize=thread and linked without it, so the hooks lead to watch.h.
 """
@@ -7,13 +8,16 @@ The checked build is compiled with -fsanitize=thread and linked without it, so t
 from __future__ import annotations
 
 import hashlib
+import itertools
 import os
+import platform
 import re
 import shutil
 import struct
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 
@@ -21,14 +25,30 @@ from sparserl.errors import BackendError, CompileError
 
 HERE = Path(__file__).parent
 MAGIC = b"SRLSIM1\0"
-COMMON = "-std=c++17 -O2 -fPIC -fvisibility=hidden -U_FORTIFY_SOURCE -fno-exceptions -fno-rtti".split()
+COMMON = ["-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-U_FORTIFY_SOURCE", "-fno-exceptions", "-fno-rtti"]
 # Whatever would merge, split or invent memory accesses is off, so that a float4 load stays one access of 16 bytes.
-KERNEL = (
-    "-w -DSPARSERL_SIM -include cuda_sim.h -ffp-contract=off -fno-strict-aliasing -fno-tree-sra -fno-tree-vectorize"
-    " -fno-tree-loop-distribute-patterns -fno-unroll-loops -fno-store-merging -fno-ipa-icf -fno-stack-protector"
-).split()
-CHECKED_KERNEL = "-DSIM_CHECKED -fsanitize=thread --param=tsan-instrument-func-entry-exit=0".split()
+KERNEL = [
+    "-w",
+    "-DSPARSERL_SIM",
+    "-include",
+    "cuda_sim.h",
+    "-ffp-contract=off",
+    "-fno-strict-aliasing",
+    "-fno-tree-sra",
+    "-fno-tree-vectorize",
+    "-fno-tree-loop-distribute-patterns",
+    "-fno-unroll-loops",
+    "-fno-store-merging",
+    "-fno-ipa-icf",
+    "-fno-stack-protector",
+]
+CHECKED_KERNEL = ["-DSIM_CHECKED", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"]
+EDGES = ("shared_begin", "shared_end")
 COMPILE_LIMIT_S = 60.0
+CACHE_ENTRIES = 2048
+"""kernels kept on disk, the least lately made go first; one is about 0.1 MB"""
+CACHE_PRUNE_EVERY = 64
+_writes = itertools.count(1)
 _DYNAMIC_SHARED = re.compile(
     r"\bextern\s+__shared__\s+(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?([\w\s:<>,]*?[\w>])\s+(\w+)\s*\[\s*\]\s*;"
 )
@@ -50,14 +70,19 @@ def build(source: str, kernels: Sequence[str]) -> bytes:
         kept = b""
     if kept.startswith(MAGIC):
         return kept
-    runtimes = _runtime_objects()
     with tempfile.TemporaryDirectory(prefix="sparserl-sim-") as folder:
         (Path(folder) / "kernel.cpp").write_text(text)
-        steps = [_start_build(Path(folder), checked, runtimes[checked]) for checked in (False, True)]
-        plain, checked = (_finish_build(step, out) for step, out in steps)
+        with ThreadPoolExecutor(2) as both:
+            plain, checked = both.map(lambda which: _build_one(Path(folder), which), (False, True))
     packed = MAGIC + struct.pack("<Q", len(plain)) + plain + checked
     _write_atomic(path, packed)
+    if next(_writes) % CACHE_PRUNE_EVERY == 0:
+        _prune(path.parent)
     return packed
+
+
+def content_key(code: bytes) -> str:
+    return _hash(code)
 
 
 def unpack(code: bytes) -> tuple[bytes, bytes]:
@@ -90,13 +115,22 @@ def compiler() -> str:
     return found
 
 
-@cache
 def _toolchain_key() -> str:
+    return _hash(_compiler_key().encode(), " ".join(_fiber_flags()).encode())
+
+
+@cache
+def _compiler_key() -> str:
     version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=True).stdout
     machine = subprocess.run([compiler(), "-dumpmachine"], capture_output=True, text=True, check=True).stdout
     sources = b"".join(path.read_bytes() for path in sorted([*HERE.glob("*.h"), *HERE.glob("*.cpp")]))
-    flags = " ".join([*COMMON, *KERNEL, *CHECKED_KERNEL, *_fiber_flags()])
+    flags = " ".join([*_common(), *KERNEL, *CHECKED_KERNEL])
     return _hash(version.encode(), machine.encode(), sources, flags.encode())
+
+
+def _common() -> list[str]:
+    # The hand-written switch does not keep a shadow stack, so the object must not claim to.
+    return [*COMMON, "-fcf-protection=none"] if platform.machine() in ("x86_64", "AMD64") else COMMON
 
 
 def _fiber_flags() -> list[str]:
@@ -106,43 +140,47 @@ def _fiber_flags() -> list[str]:
     return ["-DSIM_UCONTEXT"] if chosen == "ucontext" else []
 
 
-def _runtime_objects() -> tuple[Path, Path]:
-    """runtime.o plain and checked, compiled once for this machine and this version."""
-    made = []
-    for kind, flags in (("plain", []), ("checked", ["-DSIM_CHECKED"])):
-        path = cache_folder() / f"runtime-{kind}-{_toolchain_key()}.o"
-        if not path.exists():
-            with tempfile.TemporaryDirectory(prefix="sparserl-sim-") as folder:
-                out = Path(folder) / "runtime.o"
-                command = [compiler(), *COMMON, *_fiber_flags(), *flags, "-c", str(HERE / "runtime.cpp"), "-o", str(out)]
-                done = subprocess.run(command, capture_output=True, text=True, check=False)
-                if done.returncode:
-                    raise BackendError(f"The simulator's runtime doesn't compile with {compiler()}: {done.stderr[-800:]}")
-                _write_atomic(path, out.read_bytes())
-        made.append(path)
-    return made[0], made[1]
+def _runtime_object(name: str, flags: Sequence[str]) -> Path:
+    """An object of the runtime, compiled once for this machine and this version."""
+    path = cache_folder() / f"{name}-{_toolchain_key()}.o"
+    if not path.exists():
+        source = HERE / ("edge.cpp" if name in EDGES else "runtime.cpp")
+        with tempfile.TemporaryDirectory(prefix="sparserl-sim-") as folder:
+            out = Path(folder) / "object.o"
+            command = [compiler(), *_common(), *_fiber_flags(), *flags, "-c", str(source), "-o", str(out)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                raise BackendError(f"{source.name} doesn't compile with {compiler()}: {done.stderr[-800:]}")
+            _write_atomic(path, out.read_bytes())
+    return path
 
 
-def _start_build(folder: Path, checked: bool, runtime: Path) -> tuple[subprocess.Popen[str], Path]:
+def _objects(checked: bool) -> tuple[Path, Path, Path]:
+    """What goes before the kernel's object and after it: the order makes static shared memory one piece (edge.cpp)."""
+    begin, end = (_runtime_object(name, [f"-DSIM_EDGE=sim_{name}"]) for name in EDGES)
+    flags = ["-DSIM_CHECKED"] if checked else []
+    return begin, end, _runtime_object("runtime-checked" if checked else "runtime-plain", flags)
+
+
+def _build_one(folder: Path, checked: bool) -> bytes:
     kind = "checked" if checked else "plain"
-    compile_flags = [*COMMON, "-I", str(HERE), *KERNEL, *(CHECKED_KERNEL if checked else [])]
     unit, out = folder / f"{kind}.o", folder / f"{kind}.so"
-    script = '"$1" $2 -c kernel.cpp -o "$3" && "$1" -shared -Wl,-Bsymbolic "$3" "$4" -o "$5" -lm -lpthread'
-    command = ["sh", "-c", script, "sh", compiler(), " ".join(compile_flags), str(unit), str(runtime), str(out)]
-    return subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True), out
-
-
-def _finish_build(step: subprocess.Popen[str], out: Path) -> bytes:
-    try:
-        _, log = step.communicate(timeout=COMPILE_LIMIT_S)
-    except subprocess.TimeoutExpired as error:
-        step.kill()
-        step.communicate()
-        raise CompileError(f"The host compiler took longer than {COMPILE_LIMIT_S:g} s.") from error
-    if step.returncode:
-        first = next((line for line in log.splitlines() if "error" in line), log.strip()[:200])
-        raise CompileError(f"The host compiler refused the source: {first}", log)
+    extra = CHECKED_KERNEL if checked else []
+    _run([compiler(), *_common(), "-I", str(HERE), *KERNEL, *extra, "-c", str(folder / "kernel.cpp"), "-o", str(unit)])
+    begin, end, runtime = _objects(checked)
+    objects = [str(path) for path in (begin, unit, end, runtime)]
+    _run([compiler(), "-shared", "-Wl,-Bsymbolic", *objects, "-o", str(out), "-lm", "-lpthread"])
     return out.read_bytes()
+
+
+def _run(command: list[str]) -> None:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=COMPILE_LIMIT_S)
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(f"The host compiler took longer than {COMPILE_LIMIT_S:g} s.") from error
+    if done.returncode:
+        first = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:200])
+        raise CompileError(f"The host compiler refused the source: {first}", done.stderr)
 
 
 def _write_atomic(path: Path, data: bytes) -> None:
@@ -152,7 +190,20 @@ def _write_atomic(path: Path, data: bytes) -> None:
             file.write(data)
         os.replace(file.name, path)
     except OSError as error:
-        raise BackendError(f"The cache folder {path.parent} can't be written ({error}); set SPARSERL_CACHE to another.") from error
+        raise BackendError(
+            f"The cache folder {path.parent} can't be written ({error}); set SPARSERL_CACHE to another."
+        ) from error
+
+
+def _prune(folder: Path) -> None:
+    kept = []
+    for path in folder.glob("*.bin"):
+        try:
+            kept.append((path.stat().st_mtime, path))
+        except FileNotFoundError:  # another process prunes too
+            continue
+    for _, path in sorted(kept)[: max(0, len(kept) - CACHE_ENTRIES)]:
+        path.unlink(missing_ok=True)
 
 
 def _hash(*parts: bytes) -> str:

@@ -12,7 +12,7 @@ enum { SPIN_YIELD = 4096, SPIN_LIMIT = 1 << 20, ROLE_SHIFT = 8 };
 
 static uint8_t static_written[SHARED_LIMIT], dynamic_written[SHARED_LIMIT];
 static uintptr_t image_begin, image_end;  // this library: baked tables lie in it
-static uintptr_t last_address, last_place;
+static uintptr_t last_address;
 static uint32_t repeats;
 static bool any_fence;
 
@@ -34,7 +34,8 @@ static int find_image(dl_phdr_info* info, size_t, void* inside) {
 
 static const char* verb(int kind) { return kind == SIM_WRITE ? "writes" : kind == SIM_ATOMIC ? "updates" : "reads"; }
 
-[[noreturn]] static void stray(uintptr_t address, size_t size, int kind) {
+// Out of bounds of what? Of the array that this instruction touched before, if it lies near, else of the nearest.
+[[noreturn]] static void stray(const Place* place, uintptr_t address, size_t size, int kind) {
     if (address < 4096) fail("%s %zu bytes through a null pointer", verb(kind), size);
     const SimBuffer* nearest = nullptr;
     uint64_t best = 1 << 24;
@@ -42,6 +43,7 @@ static const char* verb(int kind) { return kind == SIM_WRITE ? "writes" : kind =
         const SimBuffer* b = request->buffers + i;
         const uint64_t gap = address < b->base ? b->base - address : address + size - (b->base + b->size);
         if (gap < best) best = gap, nearest = b;
+        if (i + 1 == place->buffer && gap < 1 << 20) { best = gap, nearest = b; break; }
     }
     if (!nearest) fail("%s %zu bytes at an address that belongs to none of its arrays", verb(kind), size);
     if (address < nearest->base) fail("%s %zu bytes %llu bytes before the start of %s", verb(kind), size, (unsigned long long)best, nearest->name);
@@ -55,21 +57,21 @@ static inline void check_written(uint8_t* written, uint64_t offset, size_t size,
     if (kind != SIM_READ) memset(written + offset, 1, size);
 }
 
-static inline void check_spin(uintptr_t address, uintptr_t place) {
-    if (address != last_address || place != last_place) {
-        last_address = address, last_place = place, repeats = 0;
+static inline void check_spin(uintptr_t address) {
+    if (address != last_address) {
+        last_address = address, repeats = 0;
         return;
     }
     if (++repeats % SPIN_YIELD) return;
     const uint32_t so_far = repeats;
     if (so_far >= SPIN_LIMIT) fail("hangs: it spins on one address that nobody will change");
-    if (yield_to_other()) last_address = address, last_place = place, repeats = so_far;
+    if (yield_to_other()) last_address = address, repeats = so_far;
 }
 
 static void access_shared(uintptr_t address, size_t size, int kind) {
     const bool dynamic = address - (uintptr_t)sim_dynamic_shared < SHARED_LIMIT;
-    const uint64_t offset = address - (uintptr_t)(dynamic ? sim_dynamic_shared : __start_sim_shared);
-    const uint64_t limit = dynamic ? request->shared_bytes : (uint64_t)(__stop_sim_shared - __start_sim_shared);
+    const uint64_t offset = address - (uintptr_t)(dynamic ? sim_dynamic_shared : sim_shared_begin);
+    const uint64_t limit = dynamic ? request->shared_bytes : (uint64_t)(sim_shared_end - sim_shared_begin);
     const char* name = dynamic ? "dynamic shared memory" : "shared memory";
     if (offset + size > limit) fail("%s %zu bytes at byte %llu of %s, which has %llu", verb(kind), size, (unsigned long long)offset, name, (unsigned long long)limit);
     check_written(dynamic ? dynamic_written : static_written, offset, size, kind, name);
@@ -80,20 +82,20 @@ static void access_shared(uintptr_t address, size_t size, int kind) {
 static SimBuffer* find_buffer(Place* place, uintptr_t address, size_t size, int kind) {
     for (uint32_t i = 0; i < request->buffer_count; i++) {
         SimBuffer* b = request->buffers + i;
-        if (address >= b->base && address + size <= b->base + b->size) { place->buffer = i; return b; }
+        if (address >= b->base && address + size <= b->base + b->size) { place->buffer = i + 1; return b; }
     }
     if (address >= image_begin && address + size <= image_end) {
         if (kind == SIM_READ) return nullptr;
         fail("%s %zu bytes of a variable of its own; kernels may only write their arrays and shared memory", verb(kind), size);
     }
-    stray(address, size, kind);
+    stray(place, address, size, kind);
 }
 
 static void access_global(uintptr_t address, size_t size, int kind, uintptr_t at) {
     Place* place = place_of(at);
     Thread* self = threads + current;
-    SimBuffer* buffer = request->buffers + place->buffer;
-    if (place->buffer >= request->buffer_count || address < buffer->base || address + size > buffer->base + buffer->size) {
+    SimBuffer* buffer = request->buffers + place->buffer - 1;
+    if (!place->buffer || place->buffer > request->buffer_count || address < buffer->base || address + size > buffer->base + buffer->size) {
         buffer = find_buffer(place, address, size, kind);
         if (!buffer) return;
     }
@@ -114,8 +116,8 @@ static void access_global(uintptr_t address, size_t size, int kind, uintptr_t at
 static inline __attribute__((always_inline)) void access(const void* pointer, size_t size, int kind, const void* place) {
     const uintptr_t address = (uintptr_t)pointer;
     if (address - (uintptr_t)stacks < (size_t)MAX_THREADS * STACK_BYTES) return;
-    check_spin(address, (uintptr_t)place);
-    if (address - (uintptr_t)__start_sim_shared < (uintptr_t)(__stop_sim_shared - __start_sim_shared) || address - (uintptr_t)sim_dynamic_shared < SHARED_LIMIT)
+    check_spin(address);
+    if (address - (uintptr_t)sim_shared_begin < (uintptr_t)(sim_shared_end - sim_shared_begin) || address - (uintptr_t)sim_dynamic_shared < SHARED_LIMIT)
         access_shared(address, size, kind);
     else
         access_global(address, size, kind, (uintptr_t)place);
@@ -149,7 +151,7 @@ static void watch_block_begins() {
         t->last_op = t->last_mask = t->last_full = 0;
         t->waited = t->fenced = false;
     }
-    memset(static_written, 0, (size_t)(__stop_sim_shared - __start_sim_shared));
+    memset(static_written, 0, (size_t)(sim_shared_end - sim_shared_begin));
     memset(dynamic_written, 0, request->shared_bytes);
     count_block_begins();
 }
@@ -158,7 +160,7 @@ static void watch_block_ends() { count_block_ends(); }
 
 static void watch_launch_begins() {
     if (!image_end) dl_iterate_phdr(find_image, (void*)&watch_launch_begins);
-    if ((size_t)(__stop_sim_shared - __start_sim_shared) > SHARED_LIMIT) fail("asks for more shared memory than a block can have");
+    if ((size_t)(sim_shared_end - sim_shared_begin) > SHARED_LIMIT) fail("asks for more shared memory than a block can have");
     for (int i = 0; i < MAX_PLACES; i++) {
         places[i].length = 0;
         memset(places[i].passed, 0, sizeof places[i].passed);

@@ -1,0 +1,151 @@
+"""The commands behind the figures in `results/`: explore, race, table, page. `python -m sparserl.bench --help`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from sparserl.bench import reference
+from sparserl.bench.packing import PackPool
+from sparserl.errors import BackendError, SparseRLError
+from sparserl.records import Problem
+from sparserl.tune import make_problem
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+Matrices = Annotated[Path | None, typer.Option(help="Folder with the real matrices (NAME.mtx.gz).")]
+Out = Annotated[Path, typer.Option(help="Folder of the records, such as results/reference.")]
+Op = Annotated[str, typer.Option(help="spmv or spmm")]
+DType = Annotated[str, typer.Option(help="f32, f64, f16 or bf16")]
+Columns = Annotated[int, typer.Option(help="columns of B (spmm)")]
+Only = Annotated[list[str] | None, typer.Option(help="Name, class or kind of matrices; may be repeated; all without.")]
+DeviceName = Annotated[str, typer.Option(help="cuda or sim")]
+Workers = Annotated[int, typer.Option(help="processes that pack and compile")]
+Budget = Annotated[float, typer.Option(help="Seconds; what is left is done by the next call.")]
+First = Annotated[int, typer.Option(help="programs that halving starts with on a matrix")]
+Full = Annotated[bool, typer.Option(help="try every admissible program on the stratified matrices")]
+Share = Annotated[str, typer.Option(help="I/N: every N-th case from the I-th on, for N processes side by side.")]
+CORES = max(1, (os.cpu_count() or 2) - 1)
+
+
+def _problem(op: str, dtype: str, columns: int) -> Problem:
+    return make_problem(op, dtype, columns if op == "spmm" else 1)
+
+
+def _device(name: str) -> Literal["cuda", "sim"]:
+    """There is no 'auto' here: measured and modelled times are never mixed."""
+    if name == "cuda":
+        return "cuda"
+    if name == "sim":
+        return "sim"
+    raise BackendError(f"The '--device' of a measurement must be cuda or sim. Got {name!r}.")
+
+
+def _share(text: str) -> tuple[int, int]:
+    which, _, shares = text.partition("/")
+    if which.isdecimal() and shares.isdecimal() and int(which) < int(shares):
+        return int(which), int(shares)
+    raise typer.BadParameter(f"must be I/N with 0 <= I < N, such as 0/4. Got {text!r}.", param_hint="--share")
+
+
+@app.command()
+def explore(
+    *, out: Out, matrices: Matrices = None, op: Op = "spmv", dtype: DType = "f32", columns: Columns = 64,
+    only: Only = None, device: DeviceName = "cuda", workers: Workers = CORES, budget: Budget = 1e9,
+    first: First = reference.DEFAULT_PLAN.first, full: Full = True,
+) -> None:  # fmt: skip
+    """Time recipes briefly on the evaluation matrices and keep the finalists."""
+    from sparserl.backends import open_backend
+
+    cases, problem = reference.chosen_cases(only or []), _problem(op, dtype, columns)
+    backend = open_backend(_device(device))
+    about, plan = backend.device(), reference.Plan(first=first, full=full)
+    with PackPool(workers, about.arch if device == "cuda" else "", about.sms) as pool:
+        for row in reference.explore(
+            cases, folder=matrices, problem=problem, backend=backend, pool=pool, out=out, plan=plan, budget_s=budget
+        ):
+            typer.echo(row)
+
+
+@app.command()
+def race(
+    *, out: Out, matrices: Matrices = None, op: Op = "spmv", dtype: DType = "f32", columns: Columns = 64,
+    only: Only = None, device: DeviceName = "cuda", share: Share = "0/1",
+) -> None:  # fmt: skip
+    """In a fresh process: verify the finalists and time them beside every cuSPARSE variant."""
+    from sparserl.judge.evaluate import Judge
+
+    which, shares = _share(share)
+    cases = reference.chosen_cases(only or [])[::-1][which::shares]
+    with Judge(_device(device)) as judge:
+        for row in reference.race(cases, matrices, _problem(op, dtype, columns), judge, out):
+            typer.echo(row)
+
+
+@app.command()
+def anchors(
+    out: Out, tool: Annotated[Path, typer.Option(help="The independent script, such as anchors.py.")],
+    matrices: Matrices = None, dtype: DType = "f32", only: Annotated[list[str] | None, typer.Option()] = None, *,
+    solver: Annotated[bool, typer.Option("--solver", help="Rewrite x between products.")] = False,
+) -> None:  # fmt: skip
+    """Ask an independent script for its times of cuSPARSE and of simple kernels (needs what the script needs)."""
+    from sparserl.bench import second_opinion
+
+    cases = reference.chosen_cases(only or [])
+    opinions = second_opinion.ask(
+        second_opinion.load(tool), cases, matrices, _problem("spmv", dtype, 1), out, solver=solver
+    )
+    for row in opinions:
+        typer.echo(row)
+
+
+Folder = Annotated[Path, typer.Argument(help="Folder of the records, such as results/reference.")]
+
+
+@app.command()
+def table(
+    out: Folder,
+    markdown: Annotated[bool, typer.Option("--markdown", help="A compact Markdown table with its markers.")] = False,
+    into: Annotated[Path | None, typer.Option(help="Put the Markdown table between the markers of this file.")] = None,
+) -> None:
+    """Print bars, groups and matrices."""
+    from sparserl.bench import digest, results
+
+    found = results.load(out)
+    if into is not None:
+        digest.write_into(into, digest.markdown(found))
+    else:
+        typer.echo(digest.markdown(found) if markdown else digest.text(found))
+
+
+@app.command()
+def page(out: Folder) -> None:
+    """Write OUT/index.html: one page that needs nothing else."""
+    from sparserl.bench import page, results
+
+    typer.echo(page.write(out, results.load(out)))
+
+
+@app.command()
+def pack(out: Folder) -> None:
+    """Compress the records of OUT; every command reads them either way."""
+    from sparserl.bench import archive
+
+    for path in archive.pack(out):
+        typer.echo(path)
+
+
+def main() -> None:
+    """Errors that are the user's to read are one line and exit code 2."""
+    try:
+        app()
+    except SparseRLError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise SystemExit(2) from error
+
+
+if __name__ == "__main__":
+    main()

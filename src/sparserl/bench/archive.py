@@ -1,0 +1,58 @@
+"""Records on disk: `NAME.jsonl` while they are being written, `NAME.jsonl.zst` once they are put away.
+
+`read` takes either, or both: what was put away comes first, what was measured since follows. `pack` puts away.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import zstandard
+
+from sparserl.errors import StoreError
+from sparserl.store import read_jsonl, write_atomic
+
+NAMES = ("finalists", "explored", "raced", "anchors")
+LEVEL = 19
+
+
+def read(out: Path, name: str) -> list[dict[str, Any]]:
+    """All records of one name, the oldest first; none where there is no file."""
+    return _packed(_away(out, name)) + read_jsonl(_plain(out, name))
+
+
+def pack(out: Path, level: int = LEVEL) -> list[Path]:
+    """Compress every plain file of records in `out` and remove it; returns what was written."""
+    written = []
+    for name in NAMES:
+        plain = _plain(out, name)
+        if not plain.exists():
+            continue
+        lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in read(out, name))
+        data = zstandard.ZstdCompressor(level=level).compress("".join(lines).encode())
+        write_atomic(_away(out, name), data)
+        plain.unlink()  # only once its records are safe elsewhere
+        written.append(_away(out, name))
+    if not written and not any(_away(out, name).exists() for name in NAMES):
+        raise StoreError(f"{out} has no records ({', '.join(NAMES)}.jsonl). Make them with `explore` and `race`.")
+    return written
+
+
+def _plain(out: Path, name: str) -> Path:
+    return out / f"{name}.jsonl"
+
+
+def _away(out: Path, name: str) -> Path:
+    return out / f"{name}.jsonl.zst"
+
+
+def _packed(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    try:
+        with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
+            return [json.loads(line) for line in stream.read().splitlines()]
+    except (zstandard.ZstdError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"Can't read the records in {path}: {error}. Restore the file.") from error

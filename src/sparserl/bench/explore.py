@@ -1,0 +1,144 @@
+"""Exploring: time many recipe programs on one matrix, briefly, on a machine in this process.
+
+Layout by layout: arrays go up once, values are scattered on the device, every program of the layout is run, looked at
+and timed. A program far behind the best so far is not timed in the second mode. These times choose finalists; they are
+not reported: finalists go to the judge and are verified and timed again beside cuSPARSE.
+
+Not covered: protection from hostile programs. Only recipes come here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.sparse
+
+from sparserl.backends.backend import Backend, Binary, Buffer, Job
+from sparserl.bench.packing import PackPool
+from sparserl.errors import BackendError, CompileError
+from sparserl.judge import timing
+from sparserl.layouts import padding_value
+from sparserl.matrix import Pattern
+from sparserl.recipes import Recipe
+from sparserl.records import Mode, Packed, Problem
+from sparserl.values import STORAGE, store, widen
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How long a program is timed."""
+
+    modes: tuple[Mode, ...] = ("solver", "chain")
+    rounds: int = 3
+    graph_ms: float = 0.25
+    far_behind: float = 2.0
+    """a program this much slower than the best so far is not timed in the other modes"""
+
+
+BRIEF = Effort()
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One program on one matrix."""
+
+    recipe: Recipe
+    times_us: dict[str, float] = field(default_factory=dict)
+    """by mode"""
+    fault: str = ""
+
+
+class Explorer:
+    """Times programs of one pattern and problem."""
+
+    def __init__(self, backend: Backend, pool: PackPool, pattern: Pattern, problem: Problem, seed: int = 0) -> None:
+        self._backend, self._pool, self._pattern, self._problem = backend, pool, pattern, problem
+        rng = np.random.default_rng(seed)
+        wide = problem.columns
+        self._values = store(rng.standard_normal(pattern.nonzeros), problem.dtype)
+        right = store(rng.standard_normal((pattern.columns, wide)), problem.dtype)
+        flat = right if problem.b_order == "row" else np.ascontiguousarray(right.T)
+        self._x = self._upload(flat)
+        self._y = backend.alloc(max(1, pattern.rows * wide * problem.value_bytes))
+        self._rows = self._probe_rows(rng)
+        self._expected, self._scale = self._reference(widen(right, problem.dtype))
+        self.best_us: dict[str, float] = {}
+
+    def _probe_rows(self, rng: np.random.Generator) -> np.ndarray:
+        """The rows that are looked at: all of a small matrix, a sample of a large one with its longest row."""
+        rows = self._pattern.rows
+        if self._pattern.nonzeros * self._problem.columns <= 2_000_000:
+            return np.arange(rows)
+        some = rng.integers(0, rows, 2000)
+        return np.unique(np.append(some, int(np.argmax(self._pattern.row_lengths))))
+
+    def _reference(self, right: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        a = scipy.sparse.csr_array(
+            (widen(self._values, self._problem.dtype), self._pattern.cols, self._pattern.row_start),
+            shape=self._pattern.shape,
+        )[self._rows]
+        expected = a @ right
+        a.data = np.abs(a.data)
+        return expected, a @ np.abs(right) + 1e-30
+
+    def measure(self, recipes: Sequence[Recipe], effort: Effort = BRIEF) -> Iterator[Measured]:
+        """Every recipe, in the order in which their layouts get ready."""
+        for ready in self._pool.prepare(self._pattern, self._problem, [(r.layout, r.text) for r in recipes]):
+            for at, reason in ready.refused:
+                yield Measured(recipes[at], fault=reason)
+            if ready.packed is not None:
+                arrays = self._placed(ready.packed)
+                for at, job, binary in ready.programs:
+                    yield self._measured(recipes[at], job, binary, arrays, effort)
+
+    def _placed(self, packed: Packed) -> dict[str, Buffer]:
+        arrays = {name: self._upload(array) for name, array in packed.arrays.items()}
+        slot_of = None if packed.slot_of is None else self._upload(packed.slot_of)
+        arrays["vals"] = self._backend.alloc(max(1, packed.slots * self._problem.value_bytes))
+        self._backend.scatter(arrays["vals"], self._values, slot_of, padding_value(self._problem.dtype))
+        return arrays
+
+    def _measured(
+        self, recipe: Recipe, job: Job, binary: Binary | str, arrays: dict[str, Buffer], effort: Effort
+    ) -> Measured:
+        try:
+            made = self._backend.compile(job.source, job.kernels) if binary == "" else binary
+        except CompileError as error:
+            made = f"does not compile: {error}"
+        if isinstance(made, str):
+            return Measured(recipe, fault=made)
+        executable = self._backend.prepare(made, job, arrays)
+        self._backend.fill(self._y, 0xFF)
+        report = self._backend.run(executable, self._x, self._y)
+        if not report.ok:
+            return Measured(recipe, fault=report.reason)
+        wrong = self._wrong()
+        if wrong:
+            return Measured(recipe, fault=wrong)
+        times: dict[str, float] = {}
+        for mode in effort.modes:
+            plan = timing.plan(self._pattern, self._problem, mode, effort.rounds, effort.graph_ms)
+            try:
+                times[mode] = float(np.median(self._backend.time([executable], plan)[0]))
+            except BackendError as error:
+                return Measured(recipe, times, fault=str(error))
+            self.best_us[mode] = min(times[mode], self.best_us.get(mode, np.inf))
+            if times[mode] > effort.far_behind * self.best_us[mode]:
+                break
+        return Measured(recipe, times)
+
+    def _wrong(self) -> str:
+        """'' or what is wrong with y. A rough look: the judge has the last word on finalists."""
+        wide, dtype = self._problem.columns, self._problem.dtype
+        y = widen(self._backend.read(self._y, STORAGE[dtype], self._pattern.rows * wide), dtype)
+        y = y.reshape(self._pattern.rows, wide) if self._problem.c_order == "row" else y.reshape(wide, -1).T
+        error = np.abs(y[self._rows] - self._expected) / self._scale
+        worst = float(np.max(error, initial=0.0))
+        return "" if worst < {"float64": 1e-12, "float32": 1e-4}.get(dtype, 2e-2) else f"off by {worst:.2g}"
+
+    def _upload(self, array: np.ndarray) -> Buffer:
+        buffer = self._backend.alloc(max(1, array.nbytes))
+        self._backend.write(buffer, array)
+        return buffer

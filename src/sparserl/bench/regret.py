@@ -1,0 +1,107 @@
+"""What successive halving would have missed: its choice, made again from the records of the full search.
+
+On the stratified matrices every admissible program was timed, and each explored record holds the cost model's estimate.
+So the first step of halving can be repeated on paper: `search.choose` picks as many as the plan starts with, and the
+fastest of them stands against the fastest of all. Later steps time the survivors again and lose nothing of note: all of
+the chosen are timed.
+
+Estimates are stored rounded, so a tie may be broken in another order than in a search on the machine.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from sparserl.bench.reference import Plan
+from sparserl.bench.tables import REPORTED, Record
+from sparserl.records import LayoutLine
+from sparserl.search import choose
+
+FIRST = Plan.first
+"""programs that halving starts with"""
+
+
+@dataclass(frozen=True, eq=False)
+class Tried:
+    """An explored program, as `search.choose` wants it."""
+
+    name: str
+    layout: LayoutLine
+    params: Mapping[str, object]
+    cost_us: float
+    simplicity: int
+    times_us: Mapping[str, float]
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Regret:
+    """One matrix in one mode: the best that halving would have timed, against the best of all."""
+
+    matrix: str
+    problem: str
+    mode: str
+    programs: int
+    best_us: float
+    halved_us: float
+
+    @property
+    def value(self) -> float:
+        """0.01 is one per cent slower than the full search."""
+        return self.halved_us / self.best_us - 1
+
+
+def regrets(
+    explored: Iterable[Record], admitted: Mapping[tuple[str, str], int], first: int = FIRST
+) -> list[Regret]:
+    """In every mode, for each (problem, matrix) that is named with the number of programs that the matrix admits.
+
+    Where fewer programs than that were explored there was no full search, and nothing is said.
+    """
+    grouped: dict[tuple[str, str], dict[str, Tried]] = {}
+    for record in explored:
+        if (record["problem"], record["matrix"]) in admitted:
+            tried = _tried(record)  # a matrix explored twice: the later record counts
+            grouped.setdefault((record["problem"], record["matrix"]), {})[tried.name] = tried
+    found = []
+    for (problem, matrix), programs in sorted(grouped.items()):
+        if len(programs) >= admitted[problem, matrix]:
+            found += _of_matrix(matrix, problem, list(programs.values()), first)
+    return found
+
+
+def mean(found: Sequence[Regret]) -> float | None:
+    """The arithmetic mean; None of nothing."""
+    return statistics.fmean(r.value for r in found) if found else None
+
+
+def _of_matrix(matrix: str, problem: str, programs: Sequence[Tried], first: int) -> list[Regret]:
+    chosen = choose(programs, first)
+    found = []
+    for mode in REPORTED:
+        best, halved = (
+            min((t.times_us[mode] for t in side if mode in t.times_us), default=None) for side in (programs, chosen)
+        )
+        if best is not None:  # a choice without one right program is as bad as can be
+            found.append(Regret(matrix, problem, mode, len(programs), best, float("inf") if halved is None else halved))
+    return found
+
+
+def _tried(record: Record) -> Tried:
+    settings = ", ".join(f"{key}={value}" for key, value in record["settings"].items())
+    name, *words = record["layout"].split()
+    pairs = [tuple(word.split("=", 1)) for word in words]
+    index = dict(pairs).get("index", "int32")
+    layout = LayoutLine(name, tuple((key, value) for key, value in pairs if key != "index"), index)
+    times = {} if record.get("fault") else {m: record[f"{m}_us"] for m in REPORTED if f"{m}_us" in record}
+    return Tried(
+        name=f"{record['family']}({settings}) on {layout}",
+        layout=layout,
+        # `choose` asks only whether two have the same settings: one word for all of them is compared faster
+        params={"": str(sorted(record["settings"].items()))},
+        cost_us=record["cost_us"],
+        simplicity=int(record.get("simplicity", 0)),
+        times_us=times,
+    )

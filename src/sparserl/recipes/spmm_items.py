@@ -1,0 +1,97 @@
+"""SpMM over work items: a group of lanes for each row, long rows cut into segments that are added up in fixed order.
+
+The items of the `bins` layout are sorted by length, longest first: the bins themselves don't matter here, only that
+the heavy work starts first and that no item is longer than a segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparserl.recipes.spmm import store_step, vector_step
+from sparserl.recipes.writer import Kernel, Recipe, code, line, make, times, when
+from sparserl.records import Problem, Workspace
+
+ITEMS = "d1 + (blocks - b1) * 64"
+"""all descriptors: those before the one-lane bin, and its own, 64 a block"""
+
+
+def by_item(
+    problem: Problem, *, lanes: int, vec: int, tile: int, threads: int, unroll: int, longest: int, index: str, pdl: bool
+) -> Recipe:
+    """`lanes` threads an item, the whole width of C in registers."""
+    width = lanes * vec * tile
+    guarded = problem.columns % width != 0
+    every = f"column + t * {lanes * vec} + i"
+    body = code(f"""
+        {when(pdl, "pdl_trigger();")}
+        const int item = blockIdx.x * {threads // lanes} + threadIdx.x / {lanes};
+        const int column = {times(f"threadIdx.x % {lanes}", vec)};
+        if (item >= {ITEMS}) return;
+        const int4 mine = work[item];
+        {when(pdl, "pdl_wait();")}
+        if (mine.x < 0) return;
+        const int row = mine.x;
+        acc_t sum[{tile}][{vec}] = {{}};
+        #pragma unroll {unroll}
+        for (int j = mine.y; j < mine.z; ++j) {{
+        const acc_t a = to_acc(vals[j]);
+        const value_t* from = b + (long long)cols[j] * N + column;
+        {vector_step(vec, lanes, tile, guarded)}
+        }}
+        const int first = mine.w >> 12, count = mine.w & 4095;
+        if (item < segments && count > 1) {{
+        #pragma unroll
+        for (int t = 0; t < {tile}; ++t)
+        #pragma unroll
+        for (int i = 0; i < {vec}; ++i)
+        if ({every} < N) partial[item * N + {every}] = sum[t][i];
+        // every thread waits for its own columns of the other segments
+        if (!last_arrival(arrived + first * {lanes} + threadIdx.x % {lanes}, count)) return;
+        #pragma unroll
+        for (int t = 0; t < {tile}; ++t)
+        #pragma unroll
+        for (int i = 0; i < {vec}; ++i) {{
+        sum[t][i] = 0;
+        if ({every} < N)
+        for (int s = first; s < first + count; ++s) sum[t][i] += fresh(partial + s * N + {every});
+        }}
+        }}
+        {store_step(problem, vec=vec, lanes=lanes, tile=tile, guarded=guarded)}
+    """)
+    layout = line("bins", index, per=32, long=longest, segment=longest, threads=64)
+    workspaces = (
+        Workspace("partial", "acc_t", "max(1, segments * n)", "scratch"),
+        Workspace("arrived", "int", f"max(1, segments * {lanes})", "zeroed"),
+    )
+    return make(
+        "spmm_items", problem, layout,
+        [Kernel("spmm", f"div_up({ITEMS}, {threads // lanes})", threads, body, pdl=pdl)],
+        bake=("N",), workspaces=workspaces,
+        lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=unroll, pdl=pdl,
+    )  # fmt: skip
+
+
+def space(problem: Problem) -> Iterator[Recipe]:
+    """Every item recipe: row-major B, shapes that hold all N columns at once."""
+    n, widest = problem.columns, 16 // problem.value_bytes
+    if problem.b_order == "col":
+        return
+    for vec in (v for v in (1, 2, 4, 8) if v <= widest and n % v == 0):
+        for lanes in (4, 8, 16, 32):
+            tile = -(-n // (lanes * vec))
+            if tile > 4 or (lanes > 4 and lanes * vec >= 2 * n):
+                continue
+            for threads in (64, 128, 256):
+                for unroll in (2, 4, 8):
+                    for longest in (64, 256, 1024):
+                        for index in ("int32", "abs16"):
+                            yield by_item(
+                                problem, lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=unroll,
+                                longest=longest, index=index, pdl=False,
+                            )  # fmt: skip
+                if vec == widest:
+                    yield by_item(
+                        problem, lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=4, longest=256,
+                        index="int32", pdl=True,
+                    )  # fmt: skip

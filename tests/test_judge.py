@@ -1,0 +1,221 @@
+"""From text to Outcome on the simulator: honest programs pass on every problem, failures are typed, races are fair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from sparserl import recipes
+from sparserl.backends.backend import Device
+from sparserl.judge import timing
+from sparserl.judge.evaluate import Judge
+from sparserl.judge.plain import NAME, plain
+from sparserl.matrix import Pattern
+from sparserl.records import Outcome, Problem, Timing, Verdict
+
+WAITING = """\
+// layout: rows index=int32
+// launch: spmv<<<div_up(rows, 128), 128>>> pdl
+extern "C" __global__ void spmv(int rows, int columns, int nonzeros, int padded, const int* row_start,
+                                const index_t* cols, const value_t* vals, const value_t* x, value_t* y)
+{
+    pdl_trigger();
+    const int row = blockIdx.x * 128 + threadIdx.x;
+    const int first = row < rows ? row_start[row] : 0, end = row < rows ? row_start[row + 1] : 0;
+    acc_t sum = 0;
+    pdl_wait();
+    for (int j = first; j < end; ++j) sum += vals[j] * x[cols[j]];
+    if (row < rows) y[row] = sum;
+}
+"""
+ATOMIC = """\
+// layout: rows index=int32
+// launch: clear<<<div_up(rows, 128), 128>>> pdl
+// launch: spmv<<<div_up(rows, 4), 128>>> pdl
+extern "C" __global__ void clear(int rows, int columns, int nonzeros, int padded, const int* row_start,
+                                 const index_t* cols, const value_t* vals, const value_t* x, value_t* y)
+{
+    pdl_wait();
+    const int row = blockIdx.x * 128 + threadIdx.x;
+    if (row < rows) y[row] = 0;
+}
+extern "C" __global__ void spmv(int rows, int columns, int nonzeros, int padded, const int* row_start,
+                                const index_t* cols, const value_t* vals, const value_t* x, value_t* y)
+{
+    pdl_wait();
+    const int row = blockIdx.x * 4 + threadIdx.x / 32;
+    if (row >= rows) return;
+    acc_t sum = 0;
+    for (int j = row_start[row] + threadIdx.x % 32; j < row_start[row + 1]; j += 32) sum += vals[j] * x[cols[j]];
+    if (row_start[row] + int(threadIdx.x % 32) < row_start[row + 1]) atomicAdd(y + row, sum);
+}
+"""
+CRASHING = WAITING.replace("y[row] = sum;", "y[row + 1000000000] = sum;").replace(" pdl\n", "\n")
+WRONG = plain(Problem()).replace("y[row] = to_value(sum)", "y[row] = to_value(-sum)")
+DEVICE = Device("cuda", "an H200", "sm_90", 132, 60_000_000, 4.8, 8.0)
+
+
+def pattern_of(rows: int, columns: int, seed: int = 0) -> Pattern:
+    random = np.random.default_rng(seed)
+    lengths = random.integers(0, min(columns, 12) + 1, rows)
+    lengths[rows // 2] = columns
+    col = np.concatenate([random.choice(columns, size, replace=False) for size in lengths])
+    return Pattern.from_coordinates(rows, columns, np.repeat(np.arange(rows), lengths), col)
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[Judge]:
+    with Judge("sim") as judge:
+        yield judge
+
+
+def only(outcomes: list[Outcome]) -> Outcome:
+    assert len(outcomes) == 1
+    return outcomes[0]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("shape", [("spmv", 1, "row", "row"), ("spmm", 5, "row", "col"), ("spmm", 3, "col", "col")])
+def test_the_plain_kernel_is_correct_on_every_problem(judge: Judge, dtype, shape) -> None:
+    op, columns, b_order, c_order = shape
+    problem = Problem(op, dtype, columns, b_order, c_order)
+    case = judge.open(pattern_of(70, 50), problem, seed=1)
+    outcome = only(case.judge([plain(problem)]))
+    assert outcome.correct, outcome.reason
+    assert outcome.timings["chain"].source == "modelled"
+    assert set(outcome.phases_s) == {"pack", "compile", "verify", "time"}
+    assert outcome.packed_bytes > 0 and outcome.sectors > 0 and outcome.registers > 0
+    case.close()
+
+
+@pytest.mark.parametrize("rows,columns", [(1, 1), (1, 300), (300, 1), (64, 20), (20, 64)])
+def test_odd_shapes_are_judged(judge: Judge, rows: int, columns: int) -> None:
+    case = judge.open(pattern_of(rows, columns), Problem(), seed=2)
+    for outcome in case.judge([plain(Problem()), WAITING], modes=("chain", "solver", "cold")):
+        assert outcome.correct, outcome.reason
+        assert set(outcome.timings) == {"chain", "solver", "cold"}
+
+
+@pytest.mark.parametrize("rows,columns", [(0, 0), (0, 4), (5, 0), (6, 6)])
+def test_matrices_without_entries_are_judged(judge: Judge, rows: int, columns: int) -> None:
+    empty = Pattern(rows, columns, np.zeros(rows + 1, np.int32), np.zeros(0, np.int32))
+    outcome = only(judge.open(empty, Problem(), seed=3).judge([plain(Problem())]))
+    assert outcome.verdict in (Verdict.CORRECT, Verdict.IMPLAUSIBLE), outcome.reason
+
+
+@pytest.mark.parametrize("text", [WAITING, ATOMIC], ids=["in order", "atomics"])
+@pytest.mark.parametrize("columns", [90, 60])
+def test_programs_that_wait_are_verified_as_a_chain(judge: Judge, text: str, columns: int) -> None:
+    outcome = only(judge.open(pattern_of(90, columns), Problem(), seed=4).judge([text]))
+    assert outcome.correct, outcome.reason
+
+
+def test_outcomes_come_in_order_and_are_told_one_by_one(judge: Judge) -> None:
+    case = judge.open(pattern_of(90, 90), Problem(), seed=5)
+    texts = ["not a program", plain(Problem()), WRONG, CRASHING, WAITING, plain(Problem()) + "#define x y\n"]
+    told: dict[int, Verdict] = {}
+    outcomes = case.judge(texts, on_outcome=lambda index, outcome: told.update({index: outcome.verdict}))
+    expected = [
+        Verdict.UNREADABLE,
+        Verdict.CORRECT,
+        Verdict.WRONG,
+        Verdict.FAILED,
+        Verdict.CORRECT,
+        Verdict.SCREENED,
+    ]
+    assert [outcome.verdict for outcome in outcomes] == expected
+    assert [told[i] for i in range(len(texts))] == expected
+    assert all(outcome.reason for outcome in outcomes if not outcome.correct)
+
+
+def test_cases_side_by_side_keep_their_own_data(judge: Judge) -> None:
+    one, other = judge.open(pattern_of(90, 90), Problem(), seed=6), judge.open(pattern_of(31, 77), Problem(), seed=7)
+    for case in (one, other, one, other):
+        assert only(case.judge([plain(Problem())])).correct
+
+
+def test_a_race_times_programs_beside_the_baseline_and_drops_the_wrong_ones(judge: Judge) -> None:
+    case = judge.open(pattern_of(300, 300), Problem(), seed=8)
+    race = case.race({"good": WAITING, "bad": WRONG, "dead": CRASHING}, case.baselines(), rounds=7)
+    assert set(race) == {"good", NAME} and set(race["good"]) == {"solver", "chain"}
+    assert race["good"]["chain"].rounds == 7 and race["good"]["chain"].floor_us > 0
+    verdicts = {name: outcome.verdict for name, outcome in race.outcomes.items()}
+    assert verdicts == {
+        "good": Verdict.CORRECT,
+        "bad": Verdict.WRONG,
+        "dead": Verdict.FAILED,
+        NAME: Verdict.CORRECT,
+    }
+
+
+def test_the_same_seed_gives_the_same_modelled_time(judge: Judge) -> None:
+    pattern = pattern_of(200, 200)
+    times = {only(judge.open(pattern, Problem(), seed=9).judge([WAITING])).timings["chain"].median_us for _ in range(2)}
+    assert len(times) == 1
+
+
+def recipes_over_the_space(problem: Problem, pattern: Pattern, count: int) -> list[recipes.Recipe]:
+    """Every family and layout in turn, evenly through the space."""
+    admitted = recipes.admissible(recipes.summarise(pattern, problem, 132))
+    step = max(1, len(admitted) // count)
+    return admitted[::step][:count]
+
+
+def blocky() -> Pattern:
+    """A 3x3-block band with a few long rows: most layouts admit it."""
+    random = np.random.default_rng(10)
+    n = 96
+    block_row, block_col = np.nonzero(np.abs(np.subtract.outer(np.arange(n), np.arange(n))) <= 2)
+    row = (block_row[:, None, None] * 3 + np.arange(3)[:, None]).repeat(3, axis=2).ravel()
+    col = (block_col[:, None, None] * 3 + np.arange(3)).repeat(3, axis=1).reshape(-1, 3, 3).ravel()
+    far = random.integers(0, 3 * n, (2, 200))
+    return Pattern.from_coordinates(3 * n, 3 * n, np.append(row, far[0]), np.append(col, far[1]))
+
+
+@pytest.mark.parametrize("problem", [Problem(), Problem("spmm", "float32", 16)], ids=["spmv", "spmm"])
+def test_honest_recipes_pass(judge: Judge, problem: Problem) -> None:
+    pattern = blocky()
+    chosen = recipes_over_the_space(problem, pattern, 12)
+    outcomes = judge.open(pattern, problem, seed=12).judge([recipe.text for recipe in chosen])
+    refused = {r.name: o.verdict.name + ": " + o.reason for r, o in zip(chosen, outcomes, strict=True) if not o.correct}
+    assert not refused
+
+
+@pytest.mark.slow
+def test_a_hundred_honest_recipes_pass(judge: Judge) -> None:
+    pattern, problem = blocky(), Problem()
+    chosen = recipes_over_the_space(problem, pattern, 120)
+    assert len(chosen) >= 100 and len({recipe.layout.name for recipe in chosen}) >= 6
+    outcomes = judge.open(pattern, problem, seed=13).judge([recipe.text for recipe in chosen])
+    refused = {r.name: o.verdict.name + ": " + o.reason for r, o in zip(chosen, outcomes, strict=True) if not o.correct}
+    assert not refused
+
+
+def test_a_time_below_the_floor_is_implausible() -> None:
+    reading = Timing("chain", "gpu", 1.0, floor_us=1.2)
+    assert "1.200 us" in timing.implausible(reading)
+    assert timing.implausible(replace(reading, floor_us=0.9)) == ""
+    assert timing.implausible(replace(reading, median_us=0.0))
+    assert timing.implausible(replace(reading, median_us=float("nan")))
+
+
+def test_the_floor_is_the_l2_where_all_fits_and_the_memory_where_it_does_not() -> None:
+    assert timing.traffic_floor_us(8_000_000, DEVICE, "chain") == pytest.approx(1.0)
+    assert timing.traffic_floor_us(480_000_000, DEVICE, "solver") == pytest.approx(100.0)
+    assert timing.traffic_floor_us(4_800_000, DEVICE, "cold") == pytest.approx(1.0)
+    between = timing.traffic_floor_us(108_000_000, DEVICE, "chain")
+    assert between == pytest.approx(max(108 / 8.0, 48 / 4.8))
+
+
+def test_quantiles_describe_the_rounds() -> None:
+    summary = timing.summarise("cold", [3.0, 1.0, 2.0, 5.0, 4.0], 0.5, DEVICE)
+    assert summary.median_us == 3.0 and summary.rounds == 5 and summary.source == "gpu"
+    assert summary.quantiles_us == pytest.approx((1.4, 2.0, 4.0, 4.6))
+
+
+def test_an_unknown_device_names_the_choices() -> None:
+    with pytest.raises(ValueError, match="'auto', 'cuda' or 'sim'"):
+        Judge("metal")  # type: ignore[arg-type]

@@ -1,0 +1,83 @@
+"""What the README says is there: its commands, its names, its files."""
+
+from __future__ import annotations
+
+import re
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+MAKEFILE = (ROOT / "Makefile").read_text()
+
+
+def test_every_make_command_of_the_readme_is_in_the_makefile() -> None:
+    targets = set(re.findall(r"\bmake (\w+)", README))
+    assert {"tune", "test"} <= targets
+    for target in targets:
+        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE), f"the Makefile has no target {target!r}"
+    for variable in set(re.findall(r"\b(MATRIX|ARGS)=", README)):
+        assert f"$({variable})" in MAKEFILE or f"$(if $({variable})" in MAKEFILE
+
+
+def test_ci_runs_the_readmes_test_command_and_nothing_else() -> None:
+    script = ROOT / ".ci" / "run"
+    assert script.stat().st_mode & stat.S_IXUSR
+    commands = [row for row in script.read_text().splitlines() if row and not row.startswith(("#", "set ", "cd "))]
+    assert commands == ["exec make test"]
+
+
+def test_every_option_of_the_readme_is_an_option_of_the_command() -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "sparserl", "tune", "--help"], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    for option in set(re.findall(r"--[a-z]+", README)):
+        assert option in said, f"sparserl tune has no {option}"
+
+
+def test_every_subcommand_of_the_readme_exists() -> None:
+    said = subprocess.run(
+        [sys.executable, "-m", "sparserl", "--help"], capture_output=True, text=True, check=True, timeout=120
+    ).stdout
+    for command in set(re.findall(r"\bsparserl (\w+)", README)):
+        assert command in said
+
+
+def test_the_python_of_the_readme_parses_and_its_names_exist() -> None:
+    import ast
+
+    import sparserl
+    from sparserl.operator import Operator
+
+    (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    for node in ast.walk(ast.parse(block)):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            if node.value.id == "sparserl":
+                assert hasattr(sparserl, node.attr)
+            elif node.value.id == "op":
+                assert hasattr(Operator, node.attr) or node.attr == "report"
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)]+)\)", README))
+def test_every_link_of_the_readme_leads_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
+
+
+def test_the_readme_fits_on_one_screen() -> None:
+    assert len(README.splitlines()) <= 60
+
+
+def test_constraints_pin_every_direct_dependency() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
+    names = {re.split(r"[\[<>=~! ]", w)[0].lower().replace("_", "-") for w in wanted}
+    rows = [r for r in (ROOT / "constraints.txt").read_text().splitlines() if r and not r.startswith("#")]
+    pinned = {r.partition("==")[0].lower().replace("_", "-") for r in rows}
+    assert names <= pinned
+    assert all(re.fullmatch(r"[\w.-]+==[\w.]+", r) for r in rows), "versions only: no hashes, no addresses"
