@@ -168,9 +168,8 @@ class Operator(LinearOperator):  # type: ignore[misc]  # SciPy ships no types
         if self._device[0] == "cpu":
             self._on_host(x_pointer, y_pointer)
             return out
-        if stream is None:
-            stream = torch.cuda.current_stream(self._device[1]).cuda_stream
-        self._launch(x_pointer, y_pointer, vectors.stream_handle(stream))
+        where = vectors.current_stream(self._device[1]) if stream is None else vectors.stream_handle(stream)
+        self._launch(x_pointer, y_pointer, where)
         return out
 
     def _cupy(self, x: Any, out: Any, stream: Any) -> Any:

@@ -9,7 +9,7 @@ It knows a Referee, not the judge: what it needs is two verbs, so tests replay r
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -74,20 +74,24 @@ P = TypeVar("P", bound=Priced)
 
 def choose(recipes: Sequence[P], count: int) -> list[P]:
     """The cheapest by estimate, but spread: a model is wrong about a whole layout more often than about a parameter."""
-    left = sorted(recipes, key=lambda r: (r.cost_us, r.simplicity, r.name))
+    queues: dict[str, deque[tuple[int, P]]] = {}
+    for place, recipe in enumerate(sorted(recipes, key=lambda r: (r.cost_us, r.simplicity, r.name))):
+        queues.setdefault(_settings(recipe), deque()).append((place, recipe))
     chosen: list[P] = []
     layouts: Counter[str] = Counter()
     twins: Counter[str] = Counter()
 
-    def price(recipe: P) -> float:
-        return recipe.cost_us * (1 + CROWDING * layouts[recipe.layout.name] + TWINS * twins[_settings(recipe)])
+    def price(key: str) -> tuple[float, int]:
+        place, recipe = queues[key][0]
+        return recipe.cost_us * (1 + CROWDING * layouts[recipe.layout.name] + TWINS * twins[key]), place
 
-    while left and len(chosen) < count:
-        best = min(left, key=price)
-        left.remove(best)
-        chosen.append(best)
-        layouts[best.layout.name] += 1
-        twins[_settings(best)] += 1
+    while queues and len(chosen) < count:
+        key = min(queues, key=price)
+        chosen.append(queues[key].popleft()[1])
+        if not queues[key]:
+            del queues[key]
+        layouts[chosen[-1].layout.name] += 1
+        twins[key] += 1
     return chosen
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -32,16 +33,22 @@ class Slot:
     order: Order = "row"
     """of a matrix; a vector is both"""
 
-    @property
+    @cached_property
     def size_bytes(self) -> int:
         return int(np.prod(self.shape, dtype=np.int64)) * {"float64": 8, "float32": 4}.get(self.dtype, 2)
 
-    @property
+    @cached_property
     def strides(self) -> tuple[int, ...]:
         """in elements"""
         if len(self.shape) == 1:
             return (1,)
         return (self.shape[1], 1) if self.order == "row" else (1, self.shape[0])
+
+    @cached_property
+    def torch_dtype(self) -> Any:
+        import torch
+
+        return getattr(torch, self.dtype)
 
 
 def kind_of(x: Any) -> Kind:
@@ -61,15 +68,17 @@ def kind_of(x: Any) -> Kind:
 
 def torch_pointer(x: Any, slot: Slot, device: tuple[str, int]) -> int:
     """The address of a torch tensor that fits `slot`, or an OperatorError that says how to make it fit."""
-    if str(x.dtype) != f"torch.{slot.dtype}":
+    # an eager product is a few microseconds: every check here is one comparison of things that exist already
+    if x.dtype is not slot.torch_dtype:
         raise _wrong("dtype", slot, str(x.dtype), f"{slot.name}.to(torch.{slot.dtype})")
-    if tuple(x.shape) != slot.shape:
+    if x.shape != slot.shape:
         raise wrong_shape(slot, tuple(x.shape))
-    place = (x.device.type, x.device.index or 0)
-    if place != device:
-        raise _wrong("device", slot, str(x.device), f"{slot.name}.to('{_place(device)}')", wanted=_place(device))
-    if not _strides_fit(x.stride(), slot):
-        raise _wrong_order(slot, f"strides {tuple(x.stride())}")
+    place = x.device
+    if (place.type, place.index or 0) != device:
+        raise _wrong("device", slot, str(place), f"{slot.name}.to('{_place(device)}')", wanted=_place(device))
+    strides = x.stride()
+    if strides != slot.strides and not _strides_fit(strides, slot):
+        raise _wrong_order(slot, f"strides {tuple(strides)}")
     return _aligned(x.data_ptr(), slot)
 
 
@@ -114,6 +123,20 @@ def no_overlap(x: int, x_slot: Slot, y: int, y_slot: Slot) -> None:
     """A kernel reads x while it writes y: they may not share memory."""
     if x < y + y_slot.size_bytes and y < x + x_slot.size_bytes and x_slot.size_bytes and y_slot.size_bytes:
         raise OperatorError(f"{y_slot.name} overlaps {x_slot.name} in memory; give 'out' an array of its own.")
+
+
+@cache
+def _raw_stream() -> Callable[[int], int]:
+    """torch's own way to the handle of the current stream, without an object around it where it has one."""
+    import torch
+
+    quick: Callable[[int], int] | None = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+    return quick or (lambda device: int(torch.cuda.current_stream(device).cuda_stream))
+
+
+def current_stream(device: int) -> int:
+    """The handle of torch's current stream on a device."""
+    return _raw_stream()(device)
 
 
 def stream_handle(stream: Any) -> int:

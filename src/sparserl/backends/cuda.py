@@ -55,6 +55,15 @@ def why_not(device: int = 0) -> str | None:
     return None
 
 
+def _cusparse_version() -> str:
+    from sparserl.backends import cusparse
+
+    try:
+        return cusparse.version()
+    except BackendError as error:
+        return f"none ({error})"
+
+
 class CudaBackend:
     """One CUDA device, behind the Protocol of `backend.py`."""
 
@@ -98,6 +107,7 @@ class CudaBackend:
             "driver": f"{version // 1000}.{version % 1000 // 10}",
             "nvrtc": nvrtc.version(),
             "torch": str(self._torch.__version__),
+            "cusparse": _cusparse_version(),
         }
         known = [speed for part, speed in MEMORY_TB_S.items() if part in name]
         return Device(

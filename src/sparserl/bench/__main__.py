@@ -88,7 +88,7 @@ def race(
 @app.command()
 def anchors(
     out: Out, tool: Annotated[Path, typer.Option(help="The independent script, such as anchors.py.")],
-    matrices: Matrices = None, dtype: DType = "f32", only: Annotated[list[str] | None, typer.Option()] = None, *,
+    matrices: Matrices = None, dtype: DType = "f32", only: Only = None, *,
     solver: Annotated[bool, typer.Option("--solver", help="Rewrite x between products.")] = False,
 ) -> None:  # fmt: skip
     """Ask an independent script for its times of cuSPARSE and of simple kernels (needs what the script needs)."""

@@ -146,10 +146,11 @@ def _regret_bars(regrets: Sequence[Regret], expected: int) -> list[Bar]:
         for mode in ("solver", "chain"):
             here = [r for r in regrets if r.problem == problem and r.mode == mode]
             worst = max(here, key=lambda r: r.value, default=None)
+            first = max((r.first for r in here), default=0)
             made.append(
                 Bar(
                     problem=problem,
-                    title=f"regret of halving against the full search, mean, {mode}",
+                    title=f"regret of halving from {first} programs against the full search, mean, {mode}",
                     value=regret.mean(here),
                     bar=REGRET_BAR,
                     least=False,

@@ -17,11 +17,13 @@ import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 
 import numpy as np
 
 from sparserl.backends.backend import Backend
+from sparserl.bench import archive
 from sparserl.bench.explore import BRIEF, Effort, Explorer, Measured
 from sparserl.bench.packing import PackPool
 from sparserl.errors import MatrixError, StoreError
@@ -32,7 +34,7 @@ from sparserl.matrix import Pattern
 from sparserl.recipes import Recipe, candidates
 from sparserl.records import MODES, Mode, Problem, Timing
 from sparserl.search import choose
-from sparserl.store import append_jsonl, read_jsonl
+from sparserl.store import append_jsonl
 
 RACE_ROUNDS = 7
 REPORTED: tuple[Mode, ...] = ("solver", "chain")
@@ -106,7 +108,8 @@ def record(case: Case, problem: Problem, measured: Measured) -> dict[str, object
         "settings": recipe.params,
         "layout": str(recipe.layout),
         "pdl": recipe.pdl,
-        "cost_us": round(recipe.cost_us, 3),
+        "cost_us": float(f"{recipe.cost_us:.9g}"),
+        "simplicity": recipe.simplicity,
         **{f"{mode}_us": round(us, 4) for mode, us in measured.times_us.items()},
         **({"fault": measured.fault} if measured.fault else {}),
     }
@@ -126,7 +129,7 @@ def explore(
     """Explore case after case; yields a line to show for each. Cases already in `out` are passed over."""
     began = time.monotonic()
     device = backend.device()
-    earlier = read_jsonl(out / "finalists.jsonl")
+    earlier = archive.read(out, "finalists")
     _refuse_other_device(earlier, device.name, out)
     done = {(r["matrix"], r["problem"]) for r in earlier}
     for case in cases:
@@ -192,8 +195,8 @@ def chosen_cases(names: Sequence[str]) -> list[Case]:
 def race(cases: Iterable[Case], folder: Path | None, problem: Problem, judge: Judge, out: Path) -> Iterator[str]:
     """Verify the finalists of each case and time them beside the baselines; yields a line to show for each."""
     name = problem_name(problem)
-    waiting = {r["matrix"]: r for r in read_jsonl(out / "finalists.jsonl") if r["problem"] == name}
-    done = {r["matrix"] for r in read_jsonl(out / "raced.jsonl") if r["problem"] == name}
+    waiting = {r["matrix"]: r for r in archive.read(out, "finalists") if r["problem"] == name}
+    done = {r["matrix"] for r in archive.read(out, "raced") if r["problem"] == name}
     for case in cases:
         if case.name not in waiting or case.name in done:
             continue
@@ -234,6 +237,7 @@ def race_record(raced: Race, texts: Mapping[str, str], judge: Judge) -> dict[str
     return {
         "device": device.name,
         "versions": dict(device.versions),
+        "date": date.today().isoformat(),
         "baselines": baselines,
         "programs": programs,
     }

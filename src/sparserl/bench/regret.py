@@ -1,11 +1,11 @@
 """What successive halving would have missed: its choice, made again from the records of the full search.
 
 On the stratified matrices every admissible program was timed, and each explored record holds the cost model's estimate.
-So the first step of halving can be repeated on paper: `search.choose` picks as many as the plan starts with, and the
-fastest of them stands against the fastest of all. Later steps time the survivors again and lose nothing of note: all of
-the chosen are timed.
+So the first step of halving can be repeated on paper: `reference.shortlist` picks as many as halving started with
+elsewhere, and the fastest of them stands against the fastest of all.
 
-Estimates are stored rounded, so a tie may be broken in another order than in a search on the machine.
+Not covered: what the later steps lose, which time all survivors again. Estimates are stored rounded, so a tie may be
+broken in another order than in a search on the machine.
 """
 
 from __future__ import annotations
@@ -13,27 +13,25 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
-from sparserl.bench.reference import Plan
+from sparserl.bench.reference import Plan, shortlist
 from sparserl.bench.tables import REPORTED, Record
+from sparserl.recipes import Recipe
 from sparserl.records import LayoutLine
-from sparserl.search import choose
-
-FIRST = Plan.first
-"""programs that halving starts with"""
 
 
 @dataclass(frozen=True, eq=False)
 class Tried:
-    """An explored program, as `search.choose` wants it."""
+    """An explored program, with all of a Recipe that the choice looks at."""
 
     name: str
     layout: LayoutLine
     params: Mapping[str, object]
     cost_us: float
     simplicity: int
+    pdl: bool
     times_us: Mapping[str, float]
-    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,9 @@ class Regret:
     problem: str
     mode: str
     programs: int
+    """all that the matrix admits"""
+    first: int
+    """of them, those that halving would have started with"""
     best_us: float
     halved_us: float
 
@@ -54,21 +55,23 @@ class Regret:
 
 
 def regrets(
-    explored: Iterable[Record], admitted: Mapping[tuple[str, str], int], first: int = FIRST
+    explored: Iterable[Record], admitted: Mapping[tuple[str, str], int], first: int | None = None
 ) -> list[Regret]:
     """In every mode, for each (problem, matrix) that is named with the number of programs that the matrix admits.
 
-    Where fewer programs than that were explored there was no full search, and nothing is said.
+    `first` is how many halving starts with; None takes it from the records of the other matrices. Where fewer programs
+    than admitted were explored there was no full search, and nothing is said.
     """
     grouped: dict[tuple[str, str], dict[str, Tried]] = {}
     for record in explored:
-        if (record["problem"], record["matrix"]) in admitted:
-            tried = _tried(record)  # a matrix explored twice: the later record counts
-            grouped.setdefault((record["problem"], record["matrix"]), {})[tried.name] = tried
+        tried = _tried(record)  # a matrix explored twice: the later record counts
+        grouped.setdefault((record["problem"], record["matrix"]), {})[tried.name] = tried
     found = []
     for (problem, matrix), programs in sorted(grouped.items()):
-        if len(programs) >= admitted[problem, matrix]:
-            found += _of_matrix(matrix, problem, list(programs.values()), first)
+        if len(programs) >= admitted.get((problem, matrix), len(programs) + 1):
+            halved = [len(others) for key, others in grouped.items() if key[0] == problem and key not in admitted]
+            start = first or max(halved, default=Plan.first)
+            found += _of_matrix(matrix, problem, list(programs.values()), start)
     return found
 
 
@@ -78,14 +81,15 @@ def mean(found: Sequence[Regret]) -> float | None:
 
 
 def _of_matrix(matrix: str, problem: str, programs: Sequence[Tried], first: int) -> list[Regret]:
-    chosen = choose(programs, first)
+    chosen = cast("list[Tried]", shortlist(cast("list[Recipe]", programs), Plan(first=first)))
     found = []
     for mode in REPORTED:
         best, halved = (
             min((t.times_us[mode] for t in side if mode in t.times_us), default=None) for side in (programs, chosen)
         )
         if best is not None:  # a choice without one right program is as bad as can be
-            found.append(Regret(matrix, problem, mode, len(programs), best, float("inf") if halved is None else halved))
+            us = float("inf") if halved is None else halved
+            found.append(Regret(matrix, problem, mode, len(programs), len(chosen), best, us))
     return found
 
 
@@ -99,9 +103,10 @@ def _tried(record: Record) -> Tried:
     return Tried(
         name=f"{record['family']}({settings}) on {layout}",
         layout=layout,
-        # `choose` asks only whether two have the same settings: one word for all of them is compared faster
+        # the choice asks only whether two have the same settings: one word for all of them is compared faster
         params={"": str(sorted(record["settings"].items()))},
         cost_us=record["cost_us"],
         simplicity=int(record.get("simplicity", 0)),
+        pdl=bool(record["pdl"]),
         times_us=times,
     )

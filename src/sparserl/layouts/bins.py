@@ -13,6 +13,7 @@ import numpy as np
 
 from sparserl.layouts.codec import ColumnReader, encode, index_params, refuse_columns
 from sparserl.layouts.layout import Entry, choices, div_up, finish, refuse_pieces, round_up, scalars
+from sparserl.layouts.lengths import row_lengths
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Param
 
@@ -40,9 +41,7 @@ class Bins:
         )
 
     def admits(self, pattern: Pattern, line: LayoutLine) -> str | None:
-        lengths = pattern.row_lengths
-        cuts = -(-lengths[lengths > line.number("long")] // line.number("segment"))
-        most, total = int(cuts.max(initial=0)), int(cuts.sum(dtype=np.int64))
+        most, total = row_lengths(pattern).pieces(line.number("long"), line.number("segment"))
         way_out = "Choose a larger 'segment' or 'long'."
         return refuse_pieces(self.name, most, total, way_out) or refuse_columns(line, pattern.columns)
 

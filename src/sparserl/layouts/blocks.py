@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse
 
 from sparserl.layouts.codec import (
+    REACH,
     Bounds,
     ColumnReader,
     bases,
@@ -22,8 +23,9 @@ from sparserl.layouts.codec import (
     fold_bounds,
     index_params,
     refuse_columns,
-    run_bounds,
+    row_bounds,
     widest,
+    widest_row,
 )
 from sparserl.layouts.layout import Entry, choices, div_up, finish, halve, int32, ints, refuse_slots, scalars
 from sparserl.layouts.memo import remembered
@@ -32,6 +34,8 @@ from sparserl.records import LayoutLine, Packed, Param
 
 B_CHOICES = choices(2, 3, 4, 6, 8)
 SLICE_CHOICES = choices(1, 2, 4, 8, 16, 32, 64)
+PART = 1 << 19
+"""nonzeros counted at a time"""
 
 
 @dataclass(frozen=True)
@@ -60,34 +64,58 @@ def find_blocks(pattern: Pattern, b: int) -> BlockGrid:
     return BlockGrid(int32(blocks.indptr), int32(blocks.indices), blocks.data)
 
 
+def _block_parts(pattern: Pattern, b: int) -> Iterator[tuple[int, int]]:
+    """Ranges of block rows with about PART nonzeros each."""
+    block_rows = div_up(pattern.rows, b)
+    starts_at = pattern.row_start[:-1:b]
+    border = np.searchsorted(starts_at, np.arange(PART, pattern.nonzeros, PART))
+    border = np.unique(np.concatenate([[0], border, [block_rows]]))
+    yield from zip(border[:-1].tolist(), border[1:].tolist(), strict=True)
+
+
+def _blocks_of_rows(pattern: Pattern, b: int, first: int, last: int) -> np.ndarray:
+    """How many blocks each of these block rows has."""
+    start = pattern.row_start[first * b : min(last * b, pattern.rows) + 1]
+    block_col = pattern.cols[start[0] : start[-1]] // np.int32(b)
+    new = np.ones(len(block_col), dtype=bool)  # the first of its row in its block
+    np.not_equal(block_col[1:], block_col[:-1], out=new[1:])
+    rows = np.flatnonzero(start[1:] > start[:-1])
+    new[start[rows] - start[0]] = True
+    at = np.flatnonzero(new)
+    border = np.append(start[:-1:b], start[-1]) - start[0]
+    block_row = np.repeat(np.arange(last - first, dtype=np.int64), np.diff(np.searchsorted(at, border)))
+    key = np.sort(block_row << 32 | block_col[at])
+    distinct = np.ones(len(key), dtype=bool)
+    np.not_equal(key[1:], key[:-1], out=distinct[1:])
+    return np.bincount(key[distinct] >> 32, minlength=last - first)
+
+
 def count_blocks(pattern: Pattern, b: int) -> tuple[int, np.ndarray | None]:
     """The number of blocks, and how many each block row has.
 
-    Where the former must be past the limit on padding it is only a lower bound, and the latter None: that saves a sort.
+    Where the former must be past the limit on padding it is only a lower bound, and the latter None: counting stops
+    as soon as that is certain, because every nonzero that is not looked at yet needs its share of a block.
     """
-    block_rows = div_up(pattern.rows, b)
+    found, lengths = 0, [np.zeros(0, dtype=np.int64)]
+    for first, last in _block_parts(pattern, b) if pattern.nonzeros else ():
+        lengths.append(_blocks_of_rows(pattern, b, first, last))
+        found += int(lengths[-1].sum())
+        rest = pattern.nonzeros - int(pattern.row_start[min(last * b, pattern.rows)])
+        at_least = found + div_up(rest, b * b)
+        if refuse_slots("", at_least * b * b, pattern.nonzeros):
+            return at_least, None
     if not pattern.nonzeros:
-        return 0, np.zeros(block_rows, dtype=np.int32)
-    block_col = pattern.cols // np.int32(b)
-    first = np.ones(pattern.nonzeros, dtype=bool)  # the first of its row in its block
-    np.not_equal(block_col[1:], block_col[:-1], out=first[1:])
-    first[pattern.row_start[:-1][pattern.row_lengths > 0]] = True
-    at_least = div_up(int(np.count_nonzero(first)), b)
-    if refuse_slots("", at_least * b * b, pattern.nonzeros):
-        return at_least, None
-    before = np.zeros(pattern.nonzeros + 1, dtype=np.int32)
-    np.cumsum(first, out=before[1:])
-    # Block rows are contiguous in CSR, so merging b rows into one is only a shorter list of starts.
-    start = before[np.append(pattern.row_start[:-1:b], pattern.nonzeros)]
-    ones = np.ones(int(start[-1]), dtype=np.int8)
-    shape = block_rows, div_up(pattern.columns, b)
-    merged = scipy.sparse.csr_array((ones, block_col[first], start), shape=shape)
-    merged.sum_duplicates()
-    return int(merged.indptr[-1]), np.diff(merged.indptr).astype(np.int32)
+        return 0, np.zeros(div_up(pattern.rows, b), dtype=np.int64)
+    return found, np.concatenate(lengths)
 
 
 def measure_blocks(pattern: Pattern, b: int) -> tuple[int, dict[int, int]]:
     """The number of blocks, and with padding for every c of blockslices (nothing if past the limit anyway)."""
+    for smaller in (size for size in map(int, B_CHOICES) if size < b and b % size == 0):
+        # a block holds whole smaller ones, so it pads no less than they do
+        slots = sizes(pattern, smaller)[0] * smaller * smaller
+        if refuse_slots("", slots, pattern.nonzeros):
+            return div_up(slots, b * b), {}
     blocks, lengths = count_blocks(pattern, b)
     if lengths is None:
         return blocks, {}
@@ -104,8 +132,16 @@ def sizes(pattern: Pattern, b: int) -> tuple[int, dict[int, int]]:
 
 def block_bounds(pattern: Pattern, b: int, rows: int) -> Bounds:
     """Lowest and highest block column of every group of `rows` rows."""
-    low, high = fold_bounds(run_bounds(pattern.cols, pattern.row_start), rows)
+    low, high = fold_bounds(row_bounds(pattern), rows)
     return low // b, high // b
+
+
+def widest_group(pattern: Pattern, b: int, rows: int) -> int:
+    """The most block columns that a group of `rows` rows spans; a lower bound where it is past 16 bits anyway."""
+    row = widest_row(pattern) // b
+    if row >= REACH:
+        return row
+    return remembered(pattern, ("block span", b, rows), lambda: widest(block_bounds(pattern, b, rows)))
 
 
 def is_negative_zero(value: float) -> bool:
@@ -128,7 +164,7 @@ class Blocks:
 
     def admits(self, pattern: Pattern, line: LayoutLine) -> str | None:
         b = line.number("b")
-        reason = refuse_columns(line, div_up(pattern.columns, b), lambda: widest(block_bounds(pattern, b, b)))
+        reason = refuse_columns(line, div_up(pattern.columns, b), lambda: widest_group(pattern, b, b))
         if reason:
             return reason
         return refuse_slots(self.name, sizes(pattern, b)[0] * b * b, pattern.nonzeros)

@@ -17,8 +17,9 @@ from sparserl.layouts.blocks import (
     find_blocks,
     is_negative_zero,
     sizes,
+    widest_group,
 )
-from sparserl.layouts.codec import ColumnReader, bases, encode, index_params, refuse_columns, scatter, widest
+from sparserl.layouts.codec import ColumnReader, bases, encode, index_params, refuse_columns, scatter
 from sparserl.layouts.layout import Entry, div_up, finish, fold, int32, ints, refuse_slots, scalars, starts
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Param
@@ -44,7 +45,7 @@ class Blockslices:
 
     def admits(self, pattern: Pattern, line: LayoutLine) -> str | None:
         b, c = line.number("b"), line.number("c")
-        reason = refuse_columns(line, div_up(pattern.columns, b), lambda: widest(block_bounds(pattern, b, b * c)))
+        reason = refuse_columns(line, div_up(pattern.columns, b), lambda: widest_group(pattern, b, b * c))
         if reason:
             return reason
         blocks, padded = sizes(pattern, b)

@@ -12,6 +12,8 @@ from collections.abc import Callable
 import numpy as np
 
 from sparserl.layouts.layout import fold, halve, ints
+from sparserl.layouts.memo import remembered
+from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Param
 
 INDEX_CTYPES = {"int32": "int", "abs16": "unsigned short", "int16": "unsigned short", "none": "int"}
@@ -20,6 +22,8 @@ INDEX_DTYPES = {name: np.dtype(np.int32 if ctype == "int" else np.uint16) for na
 
 REACH = 65535
 """columns that 16 bits can tell apart: 0xFFFF is padding"""
+
+FIRST_ROWS = 65536
 
 EMPTY_LOW = 2**31 - 1
 
@@ -41,7 +45,8 @@ def refuse_columns(line: LayoutLine, columns: int, span: Callable[[], int] | Non
         return f"index={line.index} of '{line.name}' needs at most {REACH} columns. Got {columns}; use int32."
     if span() >= REACH:
         return (
-            f"index=int16 of '{line.name}' needs groups that span fewer than {REACH} columns. Got {span()}; use int32."
+            f"index=int16 of '{line.name}' needs groups that span fewer than {REACH} columns. "
+            f"Got {span()} or more; use int32."
         )
     return None
 
@@ -54,6 +59,23 @@ def run_bounds(cols: np.ndarray, start: np.ndarray) -> Bounds:
     low[filled] = cols[start[filled]]
     high[filled] = cols[start[filled + 1] - 1]
     return low, high
+
+
+def row_bounds(pattern: Pattern) -> Bounds:
+    """Bounds of the rows."""
+    return remembered(pattern, "row bounds", lambda: run_bounds(pattern.cols, pattern.row_start))
+
+
+def widest_row(pattern: Pattern) -> int:
+    """The most columns that a row spans. What is past 16 bits there is so for every group that holds whole rows."""
+
+    def measure() -> int:
+        # one row too wide is enough to know, and where there is one there are usually many
+        some = pattern.row_start[: FIRST_ROWS + 1]
+        found = widest(run_bounds(pattern.cols, some))
+        return found if found >= REACH or pattern.rows <= FIRST_ROWS else widest(row_bounds(pattern))
+
+    return remembered(pattern, "widest row", measure)
 
 
 def fold_bounds(bounds: Bounds, size: int) -> Bounds:

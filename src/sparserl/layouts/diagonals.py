@@ -18,13 +18,16 @@ from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Param
 
 MOST_DIAGONALS = 128
+FILL_CHOICES = choices(10, 25, 50, 75, 90, 100)
+LEAST_FILL = min(map(int, FILL_CHOICES))
+BUNDLE_BITS = 6
 
 
 class Diagonals:
     """Diagonals that fill at least `fill` per cent of their length, ascending, and a tail."""
 
     name: ClassVar[str] = "diagonals"
-    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"fill": choices(10, 25, 50, 75, 90, 100)}
+    choices: ClassVar[Mapping[str, tuple[str, ...]]] = {"fill": FILL_CHOICES}
     codecs: ClassVar[tuple[str, ...]] = ("none",)
 
     def own_contract(self, line: LayoutLine) -> tuple[Param, ...]:
@@ -37,9 +40,7 @@ class Diagonals:
         )
 
     def admits(self, pattern: Pattern, line: LayoutLine) -> str | None:
-        kept, tail = remembered(
-            pattern, ("diagonals", line.get("fill")), lambda: _measure(pattern, line.number("fill"))
-        )
+        kept, tail = measure(pattern, line.number("fill"))
         if not kept:
             return (
                 f"Layout 'diagonals' found no diagonal filled to {line.get('fill')} per cent; choose a smaller 'fill'."
@@ -50,7 +51,7 @@ class Diagonals:
 
     def pack(self, pattern: Pattern, line: LayoutLine) -> Packed:
         diagonal_of = _diagonal_of(pattern)
-        kept = _kept(_counts(diagonal_of, pattern), pattern, line.number("fill"))
+        kept = _kept(diagonal_of, pattern, line.number("fill"))
         stride = round_up(pattern.rows, 32)
         tail_at = len(kept) * stride
         # Slots of row 0 by diagonal; -1 marks diagonals that aren't kept.
@@ -91,24 +92,59 @@ class Diagonals:
 
 def _diagonal_of(pattern: Pattern) -> np.ndarray:
     """The diagonal of every nonzero: column - row + rows - 1, from 0 for the bottom left corner."""
-    shift = (pattern.rows - 1) - np.arange(pattern.rows, dtype=np.int64)
-    return pattern.cols + np.repeat(shift, pattern.row_lengths)
+    wide = np.int64 if pattern.rows + pattern.columns >= 2**31 else np.int32
+    shift = np.arange(pattern.rows - 1, -1, -1, dtype=wide)
+    diagonal_of = np.repeat(shift, pattern.row_lengths)
+    diagonal_of += pattern.cols
+    return diagonal_of
 
 
-def _counts(diagonal_of: np.ndarray, pattern: Pattern) -> np.ndarray:
-    return np.bincount(diagonal_of, minlength=pattern.rows + pattern.columns)
+def _length_of(diagonal: np.ndarray, pattern: Pattern) -> np.ndarray:
+    """Rows of these diagonals that lie inside the matrix."""
+    offset = diagonal.astype(np.int64) - (pattern.rows - 1)
+    return np.minimum(pattern.rows, pattern.columns - offset) - np.maximum(0, -offset)
 
 
-def _kept(counts: np.ndarray, pattern: Pattern, fill: int) -> np.ndarray:
+def _filled(diagonal_of: np.ndarray, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
+    """The diagonals, ascending, that the smallest `fill` keeps, and the nonzeros on each.
+
+    Counted in bundles of neighbours first: a bundle with fewer nonzeros than its shortest diagonal needs holds none,
+    and what is left is usually little. (A count for each of millions of diagonals doesn't fit in any cache.)
+    """
+    bundle_of = diagonal_of >> BUNDLE_BITS
+    counts = np.bincount(bundle_of, minlength=1)
+    last = max(pattern.rows + pattern.columns - 2, 0)
+    first = np.arange(len(counts), dtype=np.int64) << BUNDLE_BITS
+    ends = first, np.minimum(first + (1 << BUNDLE_BITS) - 1, last)
+    shortest = np.minimum(_length_of(ends[0], pattern), _length_of(ends[1], pattern))
+    alive = (counts > 0) & (counts * 100 >= LEAST_FILL * shortest)
+    bundles = np.flatnonzero(alive)
+    if len(bundles) < len(counts):
+        inside = alive[bundle_of]
+        diagonal_of, bundle_of = diagonal_of[inside], bundle_of[inside]
+    rank = np.cumsum(alive) - 1
+    at = (rank[bundle_of] << BUNDLE_BITS) + (diagonal_of & ((1 << BUNDLE_BITS) - 1))
+    counts = np.bincount(at, minlength=len(bundles) << BUNDLE_BITS)
+    diagonal = ((bundles << BUNDLE_BITS)[:, None] + np.arange(1 << BUNDLE_BITS)).ravel()
+    kept = (counts > 0) & (counts * 100 >= LEAST_FILL * _length_of(diagonal, pattern))
+    return diagonal[kept], counts[kept]
+
+
+def _kept(diagonal_of: np.ndarray, pattern: Pattern, fill: int) -> np.ndarray:
     """The diagonals, ascending, that are filled to `fill` per cent of their length inside the matrix."""
-    some = np.flatnonzero(counts)
-    offset = some - (pattern.rows - 1)
-    length = np.minimum(pattern.rows, pattern.columns - offset) - np.maximum(0, -offset)
-    return some[counts[some] * 100 >= fill * length]
+    diagonal, counts = _filled(diagonal_of, pattern)
+    return diagonal[counts * 100 >= fill * _length_of(diagonal, pattern)]
 
 
-def _measure(pattern: Pattern, fill: int) -> tuple[int, int]:
+def measure(pattern: Pattern, fill: int) -> tuple[int, int]:
     """How many diagonals are kept, and how many nonzeros are left over."""
-    counts = _counts(_diagonal_of(pattern), pattern)
-    kept = _kept(counts, pattern, fill)
-    return len(kept), pattern.nonzeros - int(counts[kept].sum())
+
+    def measure_all() -> dict[int, tuple[int, int]]:
+        diagonal, counts = _filled(_diagonal_of(pattern), pattern)
+        length, out = _length_of(diagonal, pattern), {}
+        for least in map(int, FILL_CHOICES):
+            kept = counts * 100 >= least * length
+            out[least] = int(np.count_nonzero(kept)), pattern.nonzeros - int(counts[kept].sum())
+        return out
+
+    return remembered(pattern, "diagonals", measure_all)[fill]

@@ -20,6 +20,7 @@ from sparserl.layouts.layout import (
     scalars,
     starts,
 )
+from sparserl.layouts.lengths import row_lengths
 from sparserl.layouts.slices import C_CHOICES, rows_in_order, slice_entries
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Param
@@ -41,12 +42,15 @@ class Hybrid:
         )
 
     def _width(self, pattern: Pattern, line: LayoutLine) -> int:
-        whole = np.cumsum(np.bincount(pattern.row_lengths, minlength=1))  # rows no longer than each width
-        return int(np.searchsorted(whole * 100, line.number("cover") * pattern.rows))
+        found = row_lengths(pattern)
+        whole = np.cumsum(found.counts)  # rows no longer than each length
+        at = int(np.searchsorted(whole * 100, line.number("cover") * pattern.rows))
+        return int(found.values[at]) if pattern.rows else 0
 
     def admits(self, pattern: Pattern, line: LayoutLine) -> str | None:
         c, width = line.number("c"), self._width(pattern, line)
-        tail = int(np.maximum(pattern.row_lengths - width, 0).sum(dtype=np.int64))
+        found = row_lengths(pattern)
+        tail = found.total(np.maximum(found.values - width, 0))
         slots = div_up(pattern.rows, c) * c * width + tail
         return refuse_slots(self.name, slots, pattern.nonzeros) or refuse_columns(line, pattern.columns)
 

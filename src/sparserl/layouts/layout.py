@@ -82,12 +82,19 @@ def div_up(number: int, divisor: int) -> int:
 
 def fold(ufunc: np.ufunc, array: np.ndarray, size: int) -> np.ndarray:
     """Minimum or maximum of every `size` neighbours; the last may be fewer."""
-    folded: np.ndarray = ufunc.reduceat(array, np.arange(0, len(array), size))
+    while size % 2 == 0:
+        array, size = halve(ufunc, array), size // 2
+    if size == 1:
+        return array
+    folded = array[::size].copy()
+    for k in range(1, size):
+        others = array[k::size]
+        ufunc(folded[: len(others)], others, out=folded[: len(others)])
     return folded
 
 
 def halve(ufunc: np.ufunc, array: np.ndarray) -> np.ndarray:
-    """The same for pairs, twenty times faster."""
+    """The same for pairs; reduceat would be twenty times slower."""
     pairs, half = len(array) // 2, array[::2].copy()
     ufunc(half[:pairs], array[1::2], out=half[:pairs])
     return half

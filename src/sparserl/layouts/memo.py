@@ -18,7 +18,7 @@ _facts: dict[int, dict[Hashable, Any]] = {}
 
 
 def remembered(pattern: Pattern, key: Hashable, measure: Callable[[], T]) -> T:
-    """What `measure` gives for this pattern; called once a pattern and key. To be kept small: numbers, no arrays."""
+    """What `measure` gives for this pattern; called once a pattern and key. At most bytes a row."""
     facts = _facts.get(id(pattern))
     if facts is None:
         facts = _facts.setdefault(id(pattern), {})

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from sparserl.layouts.codec import ColumnReader, encode, index_params, refuse_columns
+from sparserl.layouts.codec import ColumnReader, encode, index_params, refuse_columns, widest_row
 from sparserl.layouts.layout import Entry, finish, int32, ints, scalars
-from sparserl.layouts.rows import widest_row
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Param
 

@@ -7,9 +7,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from sparserl.layouts.codec import ColumnReader, bases, encode, index_params, refuse_columns, run_bounds, widest
+from sparserl.layouts.codec import ColumnReader, bases, encode, index_params, refuse_columns, run_bounds, widest_row
 from sparserl.layouts.layout import Entry, finish, ints
-from sparserl.layouts.memo import remembered
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Param
 
@@ -41,7 +40,3 @@ class Rows:
         for row in range(packed.scalars["rows"]):
             for slot in range(row_start[row], row_start[row + 1]):
                 yield row, reader.column(slot, row), slot
-
-
-def widest_row(pattern: Pattern) -> int:
-    return remembered(pattern, "widest row", lambda: widest(run_bounds(pattern.cols, pattern.row_start)))

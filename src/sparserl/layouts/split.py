@@ -13,9 +13,10 @@ import numpy as np
 
 from sparserl.layouts.bins import cut_rows
 from sparserl.layouts.codec import ColumnReader, encode, index_params, refuse_columns, scatter
-from sparserl.layouts.layout import Entry, choices, finish, fold, int32, ints, refuse_pieces, refuse_slots, scalars
+from sparserl.layouts.layout import Entry, choices, finish, int32, ints, refuse_pieces, refuse_slots, scalars
+from sparserl.layouts.lengths import row_lengths
 from sparserl.layouts.memo import remembered
-from sparserl.layouts.slices import plan_slices, slice_entries, slot_of_entries, sorted_order
+from sparserl.layouts.slices import padded_slots, plan_slices, slice_entries, slot_of_entries, sorted_lengths
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Param
 
@@ -46,15 +47,15 @@ class Split:
         )
 
     def admits(self, pattern: Pattern, line: LayoutLine) -> str | None:
-        long, lengths = line.number("long"), pattern.row_lengths
-        cuts = -(-lengths[lengths > long] // line.number("segment"))
-        most, total = int(cuts.max(initial=0)), int(cuts.sum(dtype=np.int64))
-        slots = _slots(pattern, line.number("sigma"), long)[line.number("c"), line.number("group")]
-        return (
-            refuse_pieces(self.name, most, total, "Choose a larger 'segment' or 'long'.")
-            or refuse_slots(self.name, slots, pattern.nonzeros)
-            or refuse_columns(line, pattern.columns)
-        )
+        long = line.number("long")
+        most, total = row_lengths(pattern).pieces(long, line.number("segment"))
+        reason = refuse_pieces(self.name, most, total, "Choose a larger 'segment' or 'long'.")
+        if reason is None:
+            reason = refuse_columns(line, pattern.columns)
+        if reason is None:
+            slots = _slots(pattern, line.number("sigma"), long)[line.number("c"), line.number("group")]
+            reason = refuse_slots(self.name, slots, pattern.nonzeros)
+        return reason
 
     def pack(self, pattern: Pattern, line: LayoutLine) -> Packed:
         c, group = line.number("c"), line.number("group")
@@ -101,20 +102,17 @@ def _without(pattern: Pattern, is_long: np.ndarray, in_long: np.ndarray) -> Patt
     return Pattern(pattern.rows, pattern.columns, row_start, pattern.cols[~in_long])
 
 
-def _slots(pattern: Pattern, sigma: int, long: int) -> Mapping[tuple[int, int], int]:
+def _slots(pattern: Pattern, sigma: int, long: int) -> dict[tuple[int, int], int]:
     """Slots by c and group; one sort serves them all."""
 
     def measure() -> dict[tuple[int, int], int]:
-        lengths = pattern.row_lengths
-        behind = int(lengths[lengths > long].sum(dtype=np.int64))
-        lengths = np.where(lengths > long, 0, lengths)
-        if sigma > 1:
-            lengths = lengths[sorted_order(lengths, sigma)]
-        out = {}
-        for c in map(int, C_CHOICES):
-            width = fold(np.maximum, lengths, c) if len(lengths) else lengths
-            for group in map(int, GROUP_CHOICES):
-                out[c, group] = int((-(-width // group)).sum(dtype=np.int64)) * group * c + behind
-        return out
+        found, lengths = row_lengths(pattern), pattern.row_lengths
+        if sigma >= pattern.rows:  # one window: the sorted rows are known from the counts alone
+            short = found.no_longer_than(long)
+            lengths = np.repeat(short.values[::-1].astype(np.uint16), short.counts[::-1])
+        else:
+            lengths = sorted_lengths(np.where(lengths > long, 0, lengths), sigma)
+        behind = found.total(np.where(found.values > long, found.values, 0))
+        return {key: slots + behind for key, slots in padded_slots(lengths, map(int, C_CHOICES)).items()}
 
     return remembered(pattern, ("split", sigma, long), measure)

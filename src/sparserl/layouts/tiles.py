@@ -19,12 +19,15 @@ from sparserl.layouts.codec import (
     ColumnReader,
     bases,
     encode,
+    fold_bounds,
     group_bounds,
     index_params,
     refuse_columns,
+    row_bounds,
     run_bounds,
     scatter,
     widest,
+    widest_row,
 )
 from sparserl.layouts.layout import (
     Entry,
@@ -38,6 +41,7 @@ from sparserl.layouts.layout import (
     refuse_slots,
     scalars,
 )
+from sparserl.layouts.lengths import row_lengths
 from sparserl.layouts.memo import remembered
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Param
@@ -112,10 +116,35 @@ def _bounds(pattern: Pattern, runs: Runs) -> Bounds:
     return group_bounds(run_bounds(pattern.cols, runs.start), runs.block, runs.blocks)
 
 
-def measure_tiles(pattern: Pattern, steps: int, threads: int) -> tuple[int, int]:
-    """How many blocks there are, and the most columns that one spans, where 16 bits may be too few."""
-    runs = plan_tiles(pattern, steps, threads).runs
-    return runs.blocks, widest(_bounds(pattern, runs)) if pattern.columns > REACH else 0
+def _powers(values: np.ndarray, steps: int, threads: int) -> np.ndarray:
+    """log2 of the lanes that rows of these lengths get; past what a block holds they get all."""
+    return np.searchsorted(steps * 2 ** np.arange(threads.bit_length() - 1), values)
+
+
+def count_blocks(pattern: Pattern, steps: int, threads: int) -> int:
+    """How many blocks there are: it follows from the lengths of the rows."""
+    found, capacity = row_lengths(pattern), threads * steps
+    whole = found.values <= capacity
+    rows = np.bincount(_powers(found.values[whole], steps, threads), weights=found.counts[whole])
+    blocks = found.pieces(capacity, capacity)[1]
+    return blocks + sum(div_up(int(count), threads >> power) for power, count in enumerate(rows))
+
+
+def widest_block(pattern: Pattern, steps: int, threads: int) -> int:
+    """The most columns that a block spans; a lower bound where it is past 16 bits anyway."""
+    longest, capacity = row_lengths(pattern).longest, threads * steps
+    if longest > capacity:
+        return widest(_bounds(pattern, plan_tiles(pattern, steps, threads).runs))
+    row = widest_row(pattern)
+    if row >= REACH:
+        return row
+    span = 0
+    low, high = row_bounds(pattern)
+    power_of = _powers(np.arange(longest + 1), steps, threads).astype(np.int8)[pattern.row_lengths]
+    for power in range(threads.bit_length()):
+        members = np.flatnonzero(power_of == power)
+        span = max(span, widest(fold_bounds((low[members], high[members]), threads >> power)))
+    return span
 
 
 class Tiles:
@@ -140,16 +169,15 @@ class Tiles:
 
     def admits(self, pattern: Pattern, line: LayoutLine) -> str | None:
         steps, threads = line.number("steps"), line.number("threads")
-        cuts = -(-pattern.row_lengths // (threads * steps))
-        way_out = "Choose more 'steps' or 'threads'."
-        reason = refuse_pieces(self.name, int(cuts.max(initial=0)), int(cuts[cuts > 1].sum(dtype=np.int64)), way_out)
+        most, total = row_lengths(pattern).pieces(threads * steps, threads * steps)
+        reason = refuse_pieces(self.name, most, total, "Choose more 'steps' or 'threads'.")
         if reason:
             return reason
-        key = ("tiles", steps, threads)
-        blocks, span = remembered(pattern, key, lambda: measure_tiles(pattern, steps, threads))
-        slots = blocks * threads * steps
+        slots = count_blocks(pattern, steps, threads) * threads * steps
         return refuse_slots(self.name, slots, pattern.nonzeros, 4, 65536) or refuse_columns(
-            line, pattern.columns, lambda: span
+            line,
+            pattern.columns,
+            lambda: remembered(pattern, ("tiles", steps, threads), lambda: widest_block(pattern, steps, threads)),
         )
 
     def pack(self, pattern: Pattern, line: LayoutLine) -> Packed:

@@ -29,6 +29,7 @@ def by_column_block(problem: Problem, *, width: int, threads: int, lanes: int, w
         const int entry = first + part * each + k + {over("threadIdx.x", lanes)};
         const int end = entry < stop ? entry_start[entry + 1] : 0;
         acc_t sum = 0;
+        #pragma unroll 4
         for (int j = entry < stop ? entry_start[entry] + lane : 0; j < end; j += {lanes})
         sum += stream(vals + j) * staged[stream(cols + j)];
         sum = warp_sum<{lanes}>(sum);
@@ -50,9 +51,9 @@ def by_column_block(problem: Problem, *, width: int, threads: int, lanes: int, w
 
 def space(problem: Problem) -> Iterator[Recipe]:
     """Every column-block recipe for SpMV."""
-    for width in (4096, 8192, 16384, 24576, 49152):
+    for width in (8192, 16384, 24576, 49152):
         if width * problem.value_bytes <= 200_000:
             for threads in (512, 1024):
-                for lanes in (1, 2, 8):
+                for lanes in (1, 2, 4, 8, 32):
                     for waves in (1, 2):
                         yield by_column_block(problem, width=width, threads=threads, lanes=lanes, waves=waves)

@@ -10,6 +10,9 @@ from functools import cached_property
 
 import numpy as np
 
+from sparserl.layouts.diagonals import measure as measure_diagonals
+from sparserl.layouts.lengths import Lengths, row_lengths
+from sparserl.layouts.slices import slots_by_sigma
 from sparserl.matrix import Pattern
 from sparserl.recipes.writer import Recipe
 from sparserl.records import LayoutLine, Problem
@@ -50,12 +53,22 @@ class Summary:
     memo: dict[str, float] = field(default_factory=dict, compare=False)
 
     @cached_property
-    def lengths(self) -> np.ndarray:
-        return self.pattern.row_lengths.astype(np.int64)
+    def lengths(self) -> Lengths:
+        """How many rows have each length."""
+        return row_lengths(self.pattern)
 
     @cached_property
     def longest(self) -> int:
-        return int(self.lengths.max(initial=0))
+        return self.lengths.longest
+
+    def row_quantile(self, per_cent: int) -> float:
+        """The length that this many rows in a hundred don't exceed."""
+        if not self.pattern.rows:
+            return 0.0
+        at = (self.pattern.rows - 1) * per_cent / 100
+        ends = np.cumsum(self.lengths.counts)
+        low, high = self.lengths.values[np.searchsorted(ends, [int(at), np.ceil(at)], side="right")]
+        return float(low + (high - low) * (at - int(at)))
 
     @cached_property
     def mean(self) -> float:
@@ -89,21 +102,9 @@ class Summary:
         keys = (rows // b) * (self.pattern.columns // b + 1) + cols // b
         return len(rows) / (b * b * len(np.unique(keys)))
 
-    @cached_property
-    def diagonal_fill(self) -> tuple[np.ndarray, np.ndarray]:
-        """Entries of every occupied diagonal, and its length inside the matrix."""
-        rows, columns = self.pattern.shape
-        shift = (rows - 1) - np.arange(rows, dtype=np.int64)
-        counts = np.bincount(self.pattern.cols + np.repeat(shift, self.lengths), minlength=1)
-        some = np.flatnonzero(counts)
-        offset = some - (rows - 1)
-        return counts[some], np.minimum(rows, columns - offset) - np.maximum(0, -offset)
-
     def diagonals(self, fill: int) -> tuple[int, int]:
         """How many diagonals are filled to `fill` per cent, and how many entries lie outside them."""
-        counts, lengths = self.diagonal_fill
-        kept = counts * 100 >= fill * lengths
-        return int(kept.sum()), int(counts[~kept].sum())
+        return measure_diagonals(self.pattern, fill)
 
     def slots(self, line: LayoutLine) -> float:
         """Entries stored, padding included."""
@@ -113,27 +114,26 @@ class Summary:
         return self.memo[key]
 
     def _slots(self, line: LayoutLine) -> float:
-        lengths, nonzeros = self.lengths, float(self.pattern.nonzeros)
+        rows, nonzeros = self.pattern.rows, float(self.pattern.nonzeros)
         if line.name in ("slices", "ell"):
             c, group = line.number("c"), line.number("group")
             sigma = int(line.get("sigma", "1"))
             if line.name == "ell":
-                return float(-(-self.longest // group) * group) * len(lengths)
+                return float(-(-self.longest // group) * group) * rows
             if sigma > 1:
                 return nonzeros * 1.03
-            padded = np.zeros(-(-len(lengths) // c) * c, np.int64)
-            padded[: len(lengths)] = lengths
-            widths = padded.reshape(-1, c).max(axis=1, initial=0)
-            return float((-(-widths // group) * group).sum() * c)
+            return float(slots_by_sigma(self.pattern, 1)[c, group])
         if line.name == "tiles":
             steps, threads = line.number("steps"), line.number("threads")
+            lengths = self.lengths.values
             lanes = np.minimum(2.0 ** np.ceil(np.log2(np.maximum(1, -(-lengths // steps)))), threads)
-            return float((lanes * steps * np.maximum(1, np.ceil(lengths / (threads * steps)))).sum())
+            blocks = np.maximum(1, np.ceil(lengths / (threads * steps)))
+            return float((lanes * steps * blocks * self.lengths.counts).sum())
         if line.name in ("blocks", "blockslices"):
             return nonzeros / max(1e-3, self.block_fill(line.number("b")))
         if line.name == "diagonals":
             kept, outside = self.diagonals(line.number("fill"))
-            return float(kept) * len(lengths) + outside
+            return float(kept) * rows + outside
         return nonzeros
 
 
@@ -169,7 +169,7 @@ def _serial_steps(recipe: Recipe, s: Summary) -> float:
     if name == "diagonals":
         return 1.0
     if name == "hybrid":
-        return float(np.quantile(s.lengths, recipe.layout.number("cover") / 100)) if len(s.lengths) else 0.0
+        return s.row_quantile(recipe.layout.number("cover"))
     if recipe.family == "row_block":
         return s.longest / int(recipe.setting("threads"))
     if recipe.family == "spmm_row":

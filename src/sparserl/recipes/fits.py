@@ -51,7 +51,7 @@ def unfit(recipe: Recipe, summary: Summary) -> str | None:
             return f"{kept} diagonals don't fit into registers"
         if (outside > 0) != (int(recipe.setting("tail_lanes")) > 0):
             return f"{outside} entries lie outside the diagonals"
-    if recipe.layout.name == "nonempty" and not bool((pattern.row_lengths == 0).any()):
+    if recipe.layout.name == "nonempty" and not summary.lengths.empty:
         return "there are no empty rows"
     if recipe.family == "column_blocks" and not 0 < pattern.columns <= 200 * recipe.layout.number("width"):
         return f"{pattern.columns} columns make no column blocks, or too many"
