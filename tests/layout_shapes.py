@@ -108,6 +108,8 @@ LINES = (
     "bins per=4 long=1024 segment=1024 threads=256 index=abs16",
     "bins per=32 long=64 segment=4096 threads=1024 index=int32",
     "tiles steps=1 threads=64 order=step index=int32",
+    "tiles steps=3 threads=64 order=step index=int16",
+    "tiles steps=5 threads=128 order=lane index=int32",
     "tiles steps=4 threads=128 order=step index=int16",
     "tiles steps=4 threads=64 order=lane index=abs16",
     "tiles steps=2 threads=1024 order=lane index=int16",

@@ -39,7 +39,7 @@ SPMM = (
     Problem("spmm", "float32", columns=33, c_order="col"),
 )
 SPMM_SHAPES = ("mostly empty rows", "block fem 3", "wide")
-SPMV_EACH, SPMM_EACH = 8, 3
+SPMV_EACH, SPMM_EACH = 7, 3
 """programs of a problem on one pattern"""
 
 

@@ -74,7 +74,7 @@ class Param:
 
     name: str
     ctype: str
-    """'int', or a pointer: 'const int*', 'const int2*', 'const int4*', 'const index_t*', 'const value_t*', 'value_t*' …"""
+    """'int', or a pointer: 'const int*', 'const int4*', 'const index_t*', 'const value_t*', 'value_t*' …"""
     length: str = ""
 
     @property

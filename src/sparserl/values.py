@@ -1,4 +1,4 @@
-"""Numbers as they are stored: rounding to the storage type and back. bfloat16 travels as uint16 bits (NumPy has none)."""
+"""Numbers as they are stored: rounding to the storage type and back. bfloat16 travels as uint16: NumPy has none."""
 
 from __future__ import annotations
 
@@ -35,4 +35,5 @@ def without_negative_zero(stored: np.ndarray, dtype: DType) -> np.ndarray:
     """-0.0 marks padding in a packed value buffer, so a user's own -0.0 becomes +0.0."""
     if dtype == "bfloat16":
         return np.where(stored == 0x8000, np.uint16(0), stored)
-    return stored + STORAGE[dtype].type(0)
+    positive: np.ndarray = stored + STORAGE[dtype].type(0)
+    return positive

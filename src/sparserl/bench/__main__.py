@@ -130,12 +130,72 @@ def page(out: Folder) -> None:
 
 
 @app.command()
+def fit(out: Folder, matrices: Matrices = None, op: Op = "spmv", dtype: DType = "f32", columns: Columns = 64) -> None:
+    """Fit the cost model to the explored programs of OUT and write its coefficients into the package."""
+    from sparserl import recipes
+    from sparserl.bench import fit
+    from sparserl.bench.reference import problem_name
+
+    problem = _problem(op, dtype, columns)
+    table = fit.read(out, matrices, problem, problem_name(problem))
+    for name, value in fit.cross_validate(table).items():
+        typer.echo(f"{name}: {value:.4g}")
+    coefficients = fit.as_json(table, fit.fit(table, table.weight > 0))
+    fit.write(Path(recipes.__file__).with_name("cost.json"), [(problem, coefficients)])
+
+
+@app.command()
 def pack(out: Folder) -> None:
     """Compress the records of OUT; every command reads them either way."""
     from sparserl.bench import archive
 
     for path in archive.pack(out):
         typer.echo(path)
+
+
+@app.command()
+def pairs(
+    *, records: Annotated[list[Path], typer.Option(help="JSONL of measured times: matrix, recipe, chain, solver …")],
+    out: Out, matrices: Matrices = None, seed: Annotated[int, typer.Option(help="of the draw")] = 0,
+    budget: Budget = 1e9,
+) -> None:  # fmt: skip
+    """Simulate a sample of what was measured, for `agreement`."""
+    from sparserl.bench import pairs
+    from sparserl.evaluation import evaluation_list
+    from sparserl.store import read_jsonl
+
+    measured = [row for path in records for row in read_jsonl(path)]
+    for row in pairs.collect(evaluation_list(), measured, out, matrices, seed=seed, budget_s=budget):
+        typer.echo(row)
+
+
+@app.command()
+def agreement(
+    out: Annotated[Path, typer.Argument(help="Folder of the stored sample, such as results/agreement.")],
+    save: Annotated[bool, typer.Option("--save", help="Write OUT/figures.json.")] = False,
+) -> None:
+    """How well the modelled time ranks programs, against measured times."""
+    from sparserl.bench import agreement
+    from sparserl.store import write_json
+
+    found = agreement.figures(agreement.load(out))
+    if save:
+        write_json(out / "figures.json", found)
+    typer.echo(agreement.text(found))
+
+
+@app.command()
+def calibrate(
+    out: Annotated[Path, typer.Argument(help="Folder of the stored sample, such as results/agreement.")],
+) -> None:
+    """Fit the model's constants to one half of the sample and print them with the figures they give."""
+    from sparserl.bench import agreement, calibration
+
+    sample = agreement.load(out)
+    constants = calibration.calibrate(sample)
+    for name in calibration.FITTED:
+        typer.echo(f"{name} = {getattr(constants, name):g}")
+    typer.echo(agreement.text(agreement.figures(sample, constants)))
 
 
 def main() -> None:

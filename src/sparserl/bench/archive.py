@@ -9,8 +9,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import zstandard
-
 from sparserl.errors import StoreError
 from sparserl.store import read_jsonl, write_atomic
 
@@ -31,6 +29,8 @@ def pack(out: Path, level: int = LEVEL) -> list[Path]:
         if not plain.exists():
             continue
         lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in read(out, name))
+        import zstandard  # a machine that only measures need not have it
+
         data = zstandard.ZstdCompressor(level=level).compress("".join(lines).encode())
         write_atomic(_away(out, name), data)
         plain.unlink()  # only once its records are safe elsewhere
@@ -51,6 +51,8 @@ def _away(out: Path, name: str) -> Path:
 def _packed(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
+    import zstandard
+
     try:
         with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
             return [json.loads(line) for line in stream.read().splitlines()]

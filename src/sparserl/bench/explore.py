@@ -32,8 +32,8 @@ class Effort:
 
     modes: tuple[Mode, ...] = ("solver", "chain")
     rounds: int = 3
-    graph_ms: float = 0.25
-    far_behind: float = 2.0
+    graph_ms: float = 0.15
+    far_behind: float = 1.5
     """a program this much slower than the best so far is not timed in the other modes"""
 
 

@@ -4,21 +4,22 @@ Every set is drawn from a generator that is seeded by the operating system unles
 can know it. Three kinds: 'wide' (x over many magnitudes), 'narrow' (x of one size, so that a single dropped entry of a
 long row still shows) and 'isolation' (NaN or Inf at a few places of x, zeros among the values).
 
-Large problems (nonzeros times columns of B from 2 M on) draw a pool of six sets once a case and pick from it at random
-for every check, because there the reference costs many times what the kernel does. A program has no memory between
-checks that the judge doesn't poison, so it can't learn the pool.
+Large problems (nonzeros times columns of B from 2 M on) draw a pool of six sets once a case (four from 128 M on) and
+pick from it at random for every check, because there the reference costs many times what the kernel does. A program
+has no memory between checks that the judge doesn't poison, so it can't learn the pool.
 
 Not covered: the matrix's own values. A kernel never sees them here; what holds for arbitrary values holds for them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-import scipy.sparse
 
+from sparserl.judge.product import Product
+from sparserl.judge.tolerance import EPSILON, limits
 from sparserl.matrix import Pattern
 from sparserl.records import DType, Problem
 from sparserl.values import store, widen
@@ -28,8 +29,12 @@ Kind = Literal["wide", "narrow", "isolation"]
 
 FRESH_BELOW = 2_000_000
 """nonzeros times columns below which every check draws new numbers"""
-POOL_SETS = 6
+HUGE = 1 << 27
+"""nonzeros times columns from which the pool is smaller"""
+FEW_ROWS = 256
+"""rows that are multiplied again one by one, rather than all of them at once"""
 CHAIN_STEPS = 20
+FEW_STEPS = 6
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,8 @@ class ValueSet:
     """storage type, (columns * n) in the problem's memory order"""
     expected: Array
     """float64, (rows, n); what is not finite must come out not finite"""
-    magnitude: Array
-    """float64, (rows, n): |A| |x|"""
+    limit: Array
+    """float32, (rows, n): how far from it (see `tolerance`); NaN where `expected` is not finite"""
 
     @property
     def nbytes(self) -> int:
@@ -60,17 +65,21 @@ class Reference:
         self._random = np.random.default_rng(seed)
         self._pool: dict[str, ValueSet] = {}
         self._scale: float | None = None
-        blank = np.zeros(pattern.nonzeros)
-        self._csr = scipy.sparse.csr_matrix((blank, pattern.cols, pattern.row_start), shape=pattern.shape)
-        self._csr.has_canonical_format = True
-        self.fresh = pattern.nonzeros * problem.columns < FRESH_BELOW
+        self.product = Product(pattern, problem.columns)
+        work = pattern.nonzeros * problem.columns
+        self.fresh = work < FRESH_BELOW
+        fewer = int(work >= HUGE)
+        self._sets = {"wide": 3 - fewer, "narrow": 2 - fewer, "isolation": 1}
+        self.bounded_steps = CHAIN_STEPS if self.fresh else FEW_STEPS
+        """dependent products of which the end is known within a bound: three products of the reference each"""
+        self.chains: dict[str, tuple[Array, Array]] = {}
+        """by a set's key: where a chain of products ends, and how far from there it may"""
 
     def draw(self, kind: Kind = "wide") -> ValueSet:
         """A set of this kind: fresh for a small problem, one of the pool at random for a large one."""
         if self.fresh:
             return self._make(kind, "")
-        of_kind = 1 if kind == "isolation" else (POOL_SETS - 1) // 2 + (kind == "wide")
-        key = f"{kind}{self._random.integers(of_kind)}"
+        key = f"{kind}{self._random.integers(self._sets[kind])}"
         if key not in self._pool:
             self._pool[key] = self._make(kind, key)
         return self._pool[key]
@@ -88,7 +97,7 @@ class Reference:
         values = widen(_numbers(self._random, pattern.nonzeros, dtype, octaves=4), dtype)
         x = _numbers(self._random, pattern.columns * self.problem.columns, dtype, octaves=4)
         if row_sums:
-            sums = self.matrix(np.abs(values)) @ np.ones(pattern.columns)
+            sums = self.product.times(np.abs(values), np.ones((pattern.columns, 1)))[:, 0]
             # 1 - 2^-6: rounding the scaled values to bfloat16 must not push a sum past 1
             values *= np.repeat((1 - 2.0**-6) / np.where(sums > 0, sums, 1.0), pattern.row_lengths)
         elif pattern.rows == pattern.columns:
@@ -104,30 +113,51 @@ class Reference:
         """The same set with one value changed, and with one entry of x changed: what a remembered result misses."""
         if f"{check.key} value" in self._pool:
             return self._pool[f"{check.key} value"], self._pool[f"{check.key} x"]
-        values, x = check.values.copy(), check.x.copy()
+        values, x, pattern, dtype = check.values.copy(), check.x.copy(), self.pattern, self.problem.dtype
+        rows = by_column = np.zeros(0, dtype=np.int64)
         if len(values):
             place = self._random.integers(len(values))
-            values[place] = _flipped(values[place : place + 1], self.problem.dtype)[0]
+            values[place] = _flipped(values[place : place + 1], dtype)[0]
             # an entry of x that some row reads
-            column = int(self.pattern.cols[self._random.integers(len(values))])
+            column = int(pattern.cols[self._random.integers(len(values))])
             step = self.problem.columns if self.problem.b_order == "row" else 1
-            x[column * step] = _flipped(x[column * step : column * step + 1], self.problem.dtype)[0]
+            x[column * step] = _flipped(x[column * step : column * step + 1], dtype)[0]
+            rows = np.searchsorted(pattern.row_start, [place], side="right") - 1
+            by_column = np.searchsorted(pattern.row_start, np.flatnonzero(pattern.cols == column), side="right") - 1
         keys = (f"{check.key} value", f"{check.key} x") if check.key else ("", "")
-        out = (self._finish(keys[0], values, check.x), self._finish(keys[1], check.values, x))
+        out = (
+            self._again(replace(check, key=keys[0], values=values), rows),
+            self._again(replace(check, key=keys[1], x=x), by_column),
+        )
         if check.key:
             self._pool.update(zip(keys, out, strict=True))
         return out
 
+    def _again(self, check: ValueSet, rows: Array) -> ValueSet:
+        """The set after a sign was turned that only these rows can see. Magnitudes stay as they are."""
+        dtype, b, start = self.problem.dtype, self.dense(check.x), self.pattern.row_start
+        if len(rows) > FEW_ROWS:
+            expected = self.product.times(widen(check.values, dtype), b)
+        else:
+            expected = check.expected.copy()
+            for row in rows.tolist():
+                entries = slice(int(start[row]), int(start[row + 1]))
+                expected[row] = widen(check.values[entries], dtype) @ b[self.pattern.cols[entries]]
+        limit = check.limit.copy()
+        limit[rows] += EPSILON[dtype] * (np.abs(expected[rows]) - np.abs(check.expected[rows]))
+        return replace(check, expected=expected, limit=limit)
+
     def _steady_scale(self, values: Array, b: Array) -> float:
         """The factor with which repeated products neither grow nor fade, found by doing them."""
-        matrix = self.matrix(values)
+        values, b = values.astype(self.product.narrow), b.astype(self.product.narrow)
         log_growth, steps = 0.0, 0
         for _ in range(CHAIN_STEPS if self.fresh else CHAIN_STEPS // 4):
-            b = matrix @ b
+            b = self.product.times(values, b)
             size = float(np.sqrt(np.mean(np.square(b)))) if b.size else 0.0
             if size == 0.0:
                 break  # nilpotent: the chain ends in zeros whatever the scale
-            b, log_growth, steps = b / size, log_growth + np.log(size), steps + 1
+            b /= size
+            log_growth, steps = log_growth + np.log(size), steps + 1
         return float(np.exp(-log_growth / steps)) if steps else 1.0
 
     def _make(self, kind: Kind, key: str) -> ValueSet:
@@ -148,37 +178,35 @@ class Reference:
         """NaN and Inf at up to three places of x, and zeros among the values: an explicit zero is an entry.
 
         The first place of x is one of them, because padding is usually clamped to it. One is the column of an entry
-        whose value becomes zero, in a row as short as a few tries find, so that nothing else spoils that row.
+        whose value becomes zero, in a row as short as a few tries find and without the other places, so that nothing
+        else spoils that row.
         """
-        random, dtype, n = self._random, self.problem.dtype, self.problem.columns
-        values = np.where(random.random(len(values)) < 1 / 16, store(np.zeros(1), dtype), values)
+        random, dtype, pattern, n = self._random, self.problem.dtype, self.pattern, self.problem.columns
+        by_row = self.problem.b_order == "row"
+        zeros = random.integers(16, size=len(values), dtype=np.uint8) == 0
+        values = np.where(zeros, store(np.zeros(1), dtype), values)
         if not len(x):
             return values, x
-        places = {0, int(random.integers(len(x)))}
+        elsewhere = random.integers(len(x), size=16)
+        places = {0}
         if len(values):
             tries = random.integers(len(values), size=16)
-            rows = np.searchsorted(self.pattern.row_start, tries, side="right") - 1
-            entry = int(tries[np.argmin(self.pattern.row_lengths[rows])])
-            values[entry] = 0
-            places.add(int(self.pattern.cols[entry]) * (n if self.problem.b_order == "row" else 1))
+            rows = np.searchsorted(pattern.row_start, tries, side="right") - 1
+            spoilt = (pattern.cols[pattern.row_start[rows]] == 0) & (pattern.cols[tries] != 0)
+            best = int(np.argmin(pattern.row_lengths[rows] + spoilt * 2.0**31))
+            values[tries[best]] = 0
+            places.add(int(pattern.cols[tries[best]]) * (n if by_row else 1))
+            mine = pattern.cols[pattern.row_start[rows[best]] : pattern.row_start[rows[best] + 1]]
+            clear = ~np.isin(elsewhere // n if by_row else elsewhere % pattern.columns, mine)
+            elsewhere = elsewhere[clear] if clear.any() else elsewhere
+        places.add(int(elsewhere[0]))
         x = x.copy()
         x[sorted(places)] = store(random.choice([np.nan, np.inf, -np.inf], len(places)), dtype)
         return values, x
 
     def _finish(self, key: str, values: Array, x: Array) -> ValueSet:
-        wide, b = widen(values, self.problem.dtype), self.dense(x)
-        with np.errstate(invalid="ignore", over="ignore"):
-            expected = self.matrix(wide) @ b
-            magnitude = self.matrix(np.abs(wide)) @ np.abs(b)
-        return ValueSet(key, values, x, expected, magnitude)
-
-    def matrix(self, data: Array) -> Any:
-        """The pattern with these numbers, as SciPy CSR; the next call changes it.
-
-        (SciPy's abs() of one may merge entries in place, in arrays it shares: take |data| instead.)
-        """
-        self._csr.data = data  # made once: SciPy looks at every index of a new matrix
-        return self._csr
+        expected, magnitude = self.product.with_magnitude(values, self.problem.dtype, self.dense(x))
+        return ValueSet(key, values, x, expected, limits(self.pattern, self.problem, expected, magnitude))
 
     def dense(self, x: Array) -> Array:
         """x or B as stored, in float64: (columns, n)."""
@@ -206,6 +234,10 @@ def _numbers(random: np.random.Generator, count: int, dtype: DType, octaves: int
         kept = bits & np.uint64(0x800F_FFFF_FFFF_FFFF)
         return (kept | (exponent << np.uint64(52))).view(np.float64)
     bits32 = random.integers(0, 2**32, count, dtype=np.uint32)
-    exponent32 = np.uint32(127 - octaves // 2) + ((bits32 >> np.uint32(23)) & np.uint32(octaves - 1))
-    kept32 = bits32 & np.uint32(0x807F_FFFF)
-    return store((kept32 | (exponent32 << np.uint32(23))).view(np.float32), dtype)
+    exponent32 = bits32 >> np.uint32(23)
+    exponent32 &= np.uint32(octaves - 1)
+    exponent32 += np.uint32(127 - octaves // 2)
+    exponent32 <<= np.uint32(23)
+    bits32 &= np.uint32(0x807F_FFFF)
+    bits32 |= exponent32
+    return store(bits32.view(np.float32), dtype)

@@ -24,6 +24,8 @@ from sparserl.errors import BackendError
 from sparserl.judge import channel
 
 START_LIMIT_S = 180.0
+TURN_LIMIT_S = 600.0
+"""the longest wait for a GPU that other processes use; it doesn't count against a command's own limit"""
 
 
 class WorkerError(Exception):
@@ -82,9 +84,7 @@ class Sandbox:
         self._interrupted = True
         try:
             channel.send(worker.connection, (command, arguments))
-            kind, answer = "broken", f"ran past the time limit of {limit:g} s"
-            if worker.connection.poll(limit):
-                kind, answer = channel.receive(worker.connection)
+            kind, answer = _reply(worker, limit) or ("broken", f"ran past the time limit of {limit:g} s")
         except (EOFError, OSError) as error:
             reason = _last_words(worker)
             self.restart()
@@ -150,9 +150,10 @@ class Sandbox:
 
     def _greet(self, worker: _Process) -> None:
         try:
-            if not worker.connection.poll(START_LIMIT_S):
+            reply = _reply(worker, START_LIMIT_S)
+            if reply is None:
                 raise BackendError(f"it did not start within {START_LIMIT_S:g} s")
-            kind, hello = channel.receive(worker.connection)
+            kind, hello = reply
         except (EOFError, OSError, BackendError) as error:
             reason = str(error) if isinstance(error, BackendError) else _last_words(worker)
             self._stop(worker)
@@ -170,6 +171,20 @@ class Sandbox:
         worker.process.kill()
         worker.process.wait()
         shutil.rmtree(worker.folder, ignore_errors=True)
+
+
+def _reply(worker: _Process, limit_s: float) -> tuple[str, Any] | None:
+    """What the worker answers, or None past the limit, which starts anew when the worker has got its turn."""
+    while worker.connection.poll(limit_s):
+        kind, answer = channel.receive(worker.connection)
+        if kind == "waiting" and not worker.connection.poll(TURN_LIMIT_S):
+            raise BackendError(
+                f"The GPU was not free within {TURN_LIMIT_S:g} s: other processes are timing on it. "
+                "Wait for them, or choose another GPU with CUDA_VISIBLE_DEVICES."
+            )
+        if kind not in ("waiting", "began"):
+            return kind, answer
+    return None
 
 
 def _last_words(worker: _Process) -> str:

@@ -1,13 +1,6 @@
-"""Right or wrong: what came out of a run against the float64 reference, row by row (SpMM: entry by entry).
+"""Right or wrong: what came out of a run against the float64 reference, within `tolerance`.
 
-    |y_i - ref_i| <= (4 + 2 ceil(sqrt(n_i))) eps_acc (|A||x|)_i + eps_out |ref_i|
-
-with n_i the entries of row i, eps_acc the accumulator's machine epsilon and eps_out the storage type's. Rows without
-entries must be exactly 0, NaN never passes, and where the reference is not finite the result must not be either.
-float16 alone gets one subnormal step more, because below 2^-14 its spacing no longer shrinks with the number.
-
-The square root stands for the random walk of rounding errors; a program that sums a row of 10^6 entries one by one in
-float32 passes, one that drops an entry or accumulates in half precision doesn't.
+NaN never passes, and where the reference is not finite the result must not be either.
 """
 
 from __future__ import annotations
@@ -16,72 +9,87 @@ from typing import Any
 
 import numpy as np
 
-from sparserl.judge.reference import CHAIN_STEPS, Array, Reference, ValueSet, as_rows
+from sparserl.judge.product import in_threads
+from sparserl.judge.reference import Array, Reference, ValueSet, as_rows
+from sparserl.judge.tolerance import allowance, bound, row_blocks
 from sparserl.matrix import Pattern
 from sparserl.records import Problem
 from sparserl.values import widen
-
-EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-SUBNORMAL_STEP = {"float64": 0.0, "float32": 0.0, "float16": 2.0**-24, "bfloat16": 0.0}
-
-
-def allowance(pattern: Pattern, problem: Problem) -> Array:
-    """(4 + 2 ceil(sqrt(n_i))) eps_acc, as a column: (rows, 1)."""
-    steps = 4 + 2 * np.ceil(np.sqrt(pattern.row_lengths))
-    return np.asarray(steps * EPSILON[problem.accumulator])[:, None]
-
-
-def bound(pattern: Pattern, problem: Problem, expected: Array, magnitude: Array) -> Array:
-    """How far each result may lie from the reference: (rows, n)."""
-    limit = allowance(pattern, problem) * magnitude + EPSILON[problem.dtype] * np.abs(expected)
-    limit += SUBNORMAL_STEP[problem.dtype]
-    limit[pattern.row_lengths == 0] = 0.0
-    return np.asarray(limit)
 
 
 def compare(pattern: Pattern, problem: Problem, check: ValueSet, y: Array) -> str:
     """'' if `y` (storage type, memory order) is right, else what is wrong and where."""
     if y.size != pattern.rows * problem.columns:
         return f"{y.size} results came back instead of {pattern.rows * problem.columns}"
-    got = as_rows(widen(y, problem.dtype), pattern.rows, problem.columns, problem.c_order)
+    by_row = problem.c_order == "row"
+    results = y.reshape(pattern.rows, problem.columns) if by_row else y.reshape(problem.columns, pattern.rows).T
+    wrong: dict[int, Array] = {}
+
+    def look(rows: slice) -> None:
+        good = _good(problem, check, results, rows)
+        if not good.all():
+            wrong[rows.start] = np.argwhere(~good)
+
+    in_threads(look, row_blocks(*results.shape))
+    if not wrong:
+        return ""
+    first = min(wrong)
+    row, column = (int(i) for i in wrong[first][0])
+    count = sum(map(len, wrong.values()))
+    return _describe(pattern, problem, check, results, count=count, where=(first + row, column))
+
+
+def _good(problem: Problem, check: ValueSet, results: Array, rows: slice) -> Array:
+    """Which results of these rows are right."""
+    got, limit = widen(results[rows], problem.dtype), check.limit[rows]
     with np.errstate(invalid="ignore", over="ignore"):
-        limit = bound(pattern, problem, check.expected, check.magnitude)
-        finite = np.isfinite(check.expected) & np.isfinite(check.magnitude)
-        near = np.abs(got - check.expected) <= limit  # False where got is NaN
-    good = np.where(finite, near, ~np.isfinite(got))
-    return "" if good.all() else _describe(pattern, problem, check, got, limit=limit, good=good)
+        near: Array = np.abs(got - check.expected[rows]) <= limit  # False where either is NaN
+    return near if near.all() else np.asarray(np.where(np.isnan(limit), ~np.isfinite(got), near))
 
 
-def _describe(pattern: Pattern, problem: Problem, check: ValueSet, got: Array, *, limit: Array, good: Array) -> str:
-    wrong = int(np.size(good) - np.count_nonzero(good))
-    row, column = (int(i) for i in np.argwhere(~good)[0])
-    where = f"row {row}" + (f", column {column}" if problem.op == "spmm" else "")
+def _describe(
+    pattern: Pattern, problem: Problem, check: ValueSet, results: Array, *, count: int, where: tuple[int, int]
+) -> str:
+    row, column = where
+    place = f"row {row}" + (f", column {column}" if problem.op == "spmm" else "")
     entries = int(pattern.row_lengths[row])
-    value, expected = got[row, column], check.expected[row, column]
-    head = f"{wrong} of {good.size} results are wrong; {where} ({entries} entries) is {value:.9g}, "
-    if not np.isfinite(expected):
+    value = widen(results[row : row + 1], problem.dtype)[0, column]
+    expected, limit = check.expected[row, column], check.limit[row, column]
+    head = f"{count} of {results.size} results are wrong; {place} ({entries} entries) is {value:.9g}, "
+    if np.isnan(limit):
         return head + "but x holds a NaN or Inf at one of its columns and that must show"
-    if not np.isfinite(value) and not np.isfinite(check.x.astype(np.float64)).all() and problem.dtype != "bfloat16":
+    if not np.isfinite(value) and not np.isfinite(widen(check.x, problem.dtype)).all():
         return head + f"expected {expected:.9g}: a NaN or Inf of x that lies outside the row's entries leaked into it"
-    return head + f"expected {expected:.9g} within {limit[row, column]:.3g}"
+    return head + f"expected {expected:.9g} within {limit:.3g}"
 
 
-def compare_chain(reference: Reference, start: ValueSet, y: Array) -> str:
-    """'' if `y` is what `CHAIN_STEPS` products of a set with |A| row sums of at most 1 may give.
-
-    The bound is carried from product to product: what an error of the input can become, and the product's own.
-    """
-    pattern, problem = reference.pattern, reference.problem
+def chain_bounds(reference: Reference, start: ValueSet) -> tuple[Array, Array]:
+    """Where a chain of products from this set ends, and how far from there it may."""
+    if start.key in reference.chains:
+        return reference.chains[start.key]
+    pattern, problem, product = reference.pattern, reference.problem, reference.product
     values = widen(start.values, problem.dtype)
     absolute_values = np.abs(values)
     b = reference.dense(start.x)
     error: Array = np.zeros_like(b)
-    for _ in range(CHAIN_STEPS):
-        absolute = reference.matrix(absolute_values)
-        carried = absolute @ error
-        magnitude = absolute @ np.abs(b) + carried
-        b = reference.matrix(values) @ b
-        error = carried + bound(pattern, problem, np.abs(b) + carried, magnitude)
+    slack, lengths = allowance(pattern, problem), pattern.row_lengths
+    for _ in range(reference.bounded_steps):
+        carried = product.times(absolute_values, error)
+        magnitude = product.times(absolute_values, np.abs(b)) + carried
+        b = product.times(values, b)
+        error = carried + bound(problem, slack, lengths, np.abs(b) + carried, magnitude)
+    if start.key:
+        reference.chains[start.key] = b, error
+    return b, error
+
+
+def compare_chain(reference: Reference, start: ValueSet, y: Array) -> str:
+    """'' if `y` is what `bounded_steps` products of a set with |A| row sums of at most 1 may give.
+
+    The bound is carried from product to product: what an error of the input can become, and the product's own.
+    """
+    pattern, problem = reference.pattern, reference.problem
+    b, error = chain_bounds(reference, start)
     got = as_rows(widen(y, problem.dtype), pattern.rows, problem.columns, problem.c_order)
     with np.errstate(invalid="ignore"):
         good = np.abs(got - b) <= error
@@ -89,8 +97,9 @@ def compare_chain(reference: Reference, start: ValueSet, y: Array) -> str:
         return ""
     row, column = (int(i) for i in np.argwhere(~good)[0])
     return (
-        f"after {CHAIN_STEPS} dependent products row {row} is {got[row, column]:.9g}, expected {b[row, column]:.9g} "
-        f"within {error[row, column]:.3g}: x, y or a workspace was touched before the wait"
+        f"after {reference.bounded_steps} dependent products row {row} is {got[row, column]:.9g}, "
+        f"expected {b[row, column]:.9g} within {error[row, column]:.3g}: "
+        "x, y or a workspace was touched before the wait"
     )
 
 

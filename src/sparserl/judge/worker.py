@@ -12,8 +12,10 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from sparserl.errors import SparseRLError
 from sparserl.judge import channel
 from sparserl.judge.lockdown import lockdown
 from sparserl.judge.sandbox import Hello
+from sparserl.judge.turn import Turn
 from sparserl.layouts import padding_value
 from sparserl.matrix import Pattern
 from sparserl.records import DType, Problem
@@ -34,6 +37,10 @@ POISON = 0xFF
 """as bytes of any storage type: NaN"""
 LONGER = 256
 """bytes that make y differ from x in size, which tells `run_chain` not to feed it back"""
+TIMED = ("time", "floor_us")
+"""commands that have the GPU alone"""
+HOST_ONLY = ("put_set", "echo")
+"""commands that don't touch it"""
 Check = str | tuple[Array, Array]
 """a set by the name under which it was put, or its values and x"""
 
@@ -298,9 +305,13 @@ def make_backend(name: str, limit_s: float) -> Backend:
 def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
     connection = Connection(descriptor)
     os.chdir(folder)
+    # the folder's parent, because the temporary folder of this process is `folder`, which nobody shares
+    turn = Turn(_gpu(backend), Path(folder).parent, lambda what: channel.send(connection, (what, None)))
     try:
-        machine = Machine(make_backend(backend, limit_s))
-        device = machine.backend.device()
+        with turn.shared():
+            machine = Machine(make_backend(backend, limit_s))
+        with turn.exclusive():  # it measures the L2
+            device = machine.backend.device()
         applied = lockdown(folder) if backend == "sim" else "none (programs run on the device only)"
     except SparseRLError as error:
         channel.send(connection, ("broken", str(error)))
@@ -312,12 +323,28 @@ def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
             command, arguments = channel.receive(connection)
         except (EOFError, OSError):
             return
-        channel.send(connection, _answer(machine, command, arguments))
+        channel.send(connection, _answer(machine, turn, command, arguments))
 
 
-def _answer(machine: Machine, command: str, arguments: Mapping[str, Any]) -> tuple[str, Any]:
+def _gpu(backend: str) -> str:
+    """What tells the GPU from others on this machine: its place on the bus; '' for a simulator."""
+    if backend != "cuda":
+        return ""
+    with suppress(ImportError, SparseRLError):  # `make_backend` says what is missing
+        import torch  # noqa: F401 - takes seconds, during which nobody has to wait for this process
+
+        from sparserl.backends.driver import call
+
+        call("cuInit", 0)
+        return str(call("cuDeviceGetPCIBusId", 32, 0).rstrip(b"\0").decode())
+    return ""
+
+
+def _answer(machine: Machine, turn: Turn, command: str, arguments: Mapping[str, Any]) -> tuple[str, Any]:
+    held = turn.exclusive if command in TIMED else nullcontext if command in HOST_ONLY else turn.shared
     try:
-        return "answer", getattr(machine, command)(**arguments)
+        with held():
+            return "answer", getattr(machine, command)(**arguments)
     except StickyError as error:
         return "broken", str(error)
     except (SparseRLError, MemoryError) as error:

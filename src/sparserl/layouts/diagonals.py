@@ -92,11 +92,10 @@ class Diagonals:
 
 def _diagonal_of(pattern: Pattern) -> np.ndarray:
     """The diagonal of every nonzero: column - row + rows - 1, from 0 for the bottom left corner."""
-    wide = np.int64 if pattern.rows + pattern.columns >= 2**31 else np.int32
-    shift = np.arange(pattern.rows - 1, -1, -1, dtype=wide)
-    diagonal_of = np.repeat(shift, pattern.row_lengths)
-    diagonal_of += pattern.cols
-    return diagonal_of
+    shift = np.arange(pattern.rows - 1, -1, -1)
+    if pattern.rows + pattern.columns < 2**31:
+        shift = int32(shift)
+    return np.repeat(shift, pattern.row_lengths) + pattern.cols
 
 
 def _length_of(diagonal: np.ndarray, pattern: Pattern) -> np.ndarray:
@@ -111,23 +110,33 @@ def _filled(diagonal_of: np.ndarray, pattern: Pattern) -> tuple[np.ndarray, np.n
     Counted in bundles of neighbours first: a bundle with fewer nonzeros than its shortest diagonal needs holds none,
     and what is left is usually little. (A count for each of millions of diagonals doesn't fit in any cache.)
     """
-    bundle_of = diagonal_of >> BUNDLE_BITS
+    everywhere = max(pattern.rows + pattern.columns - 1, 1)
+    in_a_bundle = (pattern.nonzeros << BUNDLE_BITS) / everywhere
+    if in_a_bundle * 100 >= LEAST_FILL * min(pattern.rows, pattern.columns):  # no bundle would be left out
+        counts = np.bincount(diagonal_of, minlength=everywhere)
+        diagonal = np.arange(everywhere)
+    else:
+        diagonal, counts = _well_filled_bundles(diagonal_of, pattern, everywhere - 1)
+    kept = (counts > 0) & (counts * 100 >= LEAST_FILL * _length_of(diagonal, pattern))
+    return diagonal[kept], counts[kept]
+
+
+def _well_filled_bundles(diagonal_of: np.ndarray, pattern: Pattern, last: int) -> tuple[np.ndarray, np.ndarray]:
+    """Diagonals of the bundles that may hold one that is filled, and the nonzeros on each."""
+    bundle_of = (diagonal_of >> BUNDLE_BITS).astype(np.intp, copy=False)
     counts = np.bincount(bundle_of, minlength=1)
-    last = max(pattern.rows + pattern.columns - 2, 0)
     first = np.arange(len(counts), dtype=np.int64) << BUNDLE_BITS
     ends = first, np.minimum(first + (1 << BUNDLE_BITS) - 1, last)
+    # the length rises to one side and falls to the other, so the shortest is at an end
     shortest = np.minimum(_length_of(ends[0], pattern), _length_of(ends[1], pattern))
     alive = (counts > 0) & (counts * 100 >= LEAST_FILL * shortest)
     bundles = np.flatnonzero(alive)
-    if len(bundles) < len(counts):
-        inside = alive[bundle_of]
-        diagonal_of, bundle_of = diagonal_of[inside], bundle_of[inside]
+    inside = alive[bundle_of]
     rank = np.cumsum(alive) - 1
-    at = (rank[bundle_of] << BUNDLE_BITS) + (diagonal_of & ((1 << BUNDLE_BITS) - 1))
+    at = rank[bundle_of[inside]] << BUNDLE_BITS
+    at += diagonal_of[inside] & ((1 << BUNDLE_BITS) - 1)
     counts = np.bincount(at, minlength=len(bundles) << BUNDLE_BITS)
-    diagonal = ((bundles << BUNDLE_BITS)[:, None] + np.arange(1 << BUNDLE_BITS)).ravel()
-    kept = (counts > 0) & (counts * 100 >= LEAST_FILL * _length_of(diagonal, pattern))
-    return diagonal[kept], counts[kept]
+    return ((bundles << BUNDLE_BITS)[:, None] + np.arange(1 << BUNDLE_BITS)).ravel(), counts
 
 
 def _kept(diagonal_of: np.ndarray, pattern: Pattern, fill: int) -> np.ndarray:

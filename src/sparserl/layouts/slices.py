@@ -88,7 +88,8 @@ def sorted_lengths(lengths: np.ndarray, sigma: int) -> np.ndarray:
     lacks = np.full(div_up(rows, window) * window, longest, dtype=np.uint16 if longest < 65536 else np.int32)
     np.subtract(longest, lengths, out=lacks[:rows], casting="unsafe")
     lacks.reshape(-1, window).sort(axis=1)
-    return np.subtract(longest, lacks[:rows], out=lacks[:rows], casting="unsafe")
+    np.subtract(longest, lacks, out=lacks, casting="unsafe")
+    return lacks[:rows]
 
 
 def padded_slots(lengths: np.ndarray, slice_rows: Iterable[int]) -> dict[tuple[int, int], int]:

@@ -133,13 +133,15 @@ def count_blocks(pattern: Pattern, steps: int, threads: int) -> int:
 def widest_block(pattern: Pattern, steps: int, threads: int) -> int:
     """The most columns that a block spans; a lower bound where it is past 16 bits anyway."""
     longest, capacity = row_lengths(pattern).longest, threads * steps
-    if longest > capacity:
-        return widest(_bounds(pattern, plan_tiles(pattern, steps, threads).runs))
     row = widest_row(pattern)
-    if row >= REACH:
+    if row >= REACH and longest <= capacity:
         return row
-    span = 0
     low, high = row_bounds(pattern)
+    if longest > capacity:  # a row that is cut may fit where it would not as a whole
+        whole = pattern.row_lengths <= capacity
+        row = widest((low[whole], high[whole]))
+        return row if row >= REACH else widest(_bounds(pattern, plan_tiles(pattern, steps, threads).runs))
+    span = 0
     power_of = _powers(np.arange(longest + 1), steps, threads).astype(np.int8)[pattern.row_lengths]
     for power in range(threads.bit_length()):
         members = np.flatnonzero(power_of == power)
@@ -152,7 +154,7 @@ class Tiles:
 
     name: ClassVar[str] = "tiles"
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
-        "steps": choices(1, 2, 4, 8, 16, 32),
+        "steps": choices(1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32),
         "threads": THREADS_CHOICES,
         "order": ("step", "lane"),
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparserl.recipes.cost import Summary
+from sparserl.recipes.summary import Summary
 from sparserl.recipes.writer import Recipe
 
 SHARED_BYTES = 200_000

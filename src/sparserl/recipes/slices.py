@@ -110,7 +110,7 @@ def space(problem: Problem) -> Iterator[Recipe]:
                     (2, "cached", True), (4, "cached", True), (0, "stream", True),
                 ):  # fmt: skip
                     deep = max(1, early // (group if lanes == 1 else 1)) if early else 0
-                    sigmas = (1, 256, 16384) if threads == 128 else (1,)
+                    sigmas = (1, 256, 16384, 1048576) if threads == 128 else (1,)
                     kinds = [(sigma, False) for sigma in sigmas if index != "int16" or load == "stream"]
                     if threads == 128 or load == "cached":
                         kinds.append((1, True))

@@ -8,6 +8,7 @@ the block that finishes last.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, times, when
 from sparserl.records import Problem, Workspace
@@ -79,20 +80,22 @@ def by_tile(
 
 
 def space(problem: Problem) -> Iterator[Recipe]:
-    """Every tile recipe for SpMV."""
+    """Every tile recipe for SpMV. Odd numbers of steps are for rows that they fit without padding."""
     for split in (False, True):
-        for steps in (1, 2, 4, 8, 16):
-            for order in ("step",) if steps in (1, 16) else ("step", "lane"):
-                for threads in (64, 128, 256, 512, 1024) if split else (64, 128, 256):
+        for steps in (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16):
+            vector = steps in (2, 4, 8)
+            for order in ("step", "lane") if vector else ("step",):
+                for threads in _thread_choices(steps, split):
+                    make_tile = partial(by_tile, problem, steps=steps, threads=threads, order=order, split=split)
                     for index in ("int32", "abs16"):
                         for pdl in (False, True):
-                            yield by_tile(
-                                problem, steps=steps, threads=threads, order=order, load="cached", index=index,
-                                pdl=pdl, split=split,
-                            )  # fmt: skip
-                    if threads == 256 and steps > 1:
-                        for index in ("int32", "int16"):
-                            yield by_tile(
-                                problem, steps=steps, threads=threads, order=order, load="stream", index=index,
-                                pdl=False, split=split,
-                            )  # fmt: skip
+                            yield make_tile(load="cached", index=index, pdl=pdl)
+                    if threads in (128, 256, 512) and steps > 1:
+                        for index, pdl in (("int32", False), ("int32", True), ("int16", False)):
+                            yield make_tile(load="stream", index=index, pdl=pdl)
+
+
+def _thread_choices(steps: int, split: bool) -> tuple[int, ...]:
+    if steps not in (1, 2, 4, 8, 16):
+        return (128, 256)
+    return (64, 128, 256, 512, 1024) if split else (64, 128, 256, 512)

@@ -109,7 +109,8 @@ class SimExecutable:
             reason = self.checked.launch(request)
             if reason:
                 return RunReport(False, reason)
-            counts.append(LaunchCounts(counters, launch.block, resident, table.distinct_bytes(), launch.pdl and pdl))
+            attribute = launch.pdl and pdl
+            counts.append(LaunchCounts.of(counters, launch.block, resident, table.distinct_bytes(), attribute))
         self.counts[pdl] = counts
         sectors = sum(count.total("requested") for count in counts)
         return RunReport(True, "", sectors, modelled_us(counts, "chain", constants))

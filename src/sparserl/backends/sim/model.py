@@ -1,15 +1,18 @@
 """The modelled time of a product, from what the simulator counted: a pure function, the same on every run.
 
-A launch costs its overhead, then the largest of: bytes from memory, sectors from the L2, work that the multiprocessors
-must issue, and latency (the longest block alone, or all blocks one after another through the slots that are there); a
-part of the second largest is added, since overlap is never perfect. The constants are an H200's, from single
-measurements. Not modelled: bank conflicts, the order in which warps meet the L1, clocks that change, atomics that
-queue on one address.
+A launch costs its overhead and then five things that overlap only in part, so they are joined by a norm that lies
+between their sum and their maximum: how long the longest block waits (dependent loads, loop steps, barriers); the same
+for all blocks, through the slots that there are; what the multiprocessors issue; sectors from the L2, or bytes from
+memory where they do not stay in the L2; and blocks, which are started one by one.
+
+The constants are an H200's, fitted on half of the matrices of `results/agreement` (bench/calibration.py); those of
+traffic past the L2 are not fitted, and come from single measurements. bench/agreement.py says how well the model ranks
+programs and what it misses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,7 +21,9 @@ from sparserl.backends.sim.native import COUNTERS, SHARED_LIMIT
 from sparserl.records import Mode
 
 STRUCTURE, COLUMNS, VECTOR, VALUES, WORKSPACE, OUTPUT = range(6)
-"""roles of arrays: reading one's row bounds, then columns, then x, makes a chain of three"""
+"""roles of arrays, as trips.h has them: reading row bounds, then columns, then x, makes a chain of three"""
+
+Column = Callable[[str], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -30,49 +35,63 @@ class ModelConstants:
     l2_bytes: int = 50_000_000
     """footprints up to this stay in the L2 between products"""
     memory_bytes_us: float = 4.3e6
-    l2_bytes_us: float = 5.5e6
-    launch_us: float = 0.85
-    """an empty kernel in a graph"""
-    pdl_saves_us: float = 0.40
-    """less overhead when the next product may start early, chain mode"""
-    pdl_saves_solver_us: float = 0.15
-    stage_us: float = 0.28
-    """one dependent round trip to the L2"""
-    cold_stage_us: float = 0.55
-    round_us: float = 0.055
-    """one more trip through a loop of loads in one warp, partly overlapped"""
-    barrier_us: float = 0.03
-    warp_op_us: float = 0.012
-    atomic_us: float = 0.5
-    """fence, atomic and the re-read behind it"""
-    cycles_instruction: float = 5.0
-    """a memory instruction with the arithmetic around it, on one of four schedulers"""
-    cycles_line: float = 1.0
-    """each further 128-byte line that a memory instruction touches"""
-    cycles_shared: float = 0.08
-    cycles_warp_op: float = 2.0
-    cycles_block: float = 60.0
-    atomic_sectors: float = 3.0
+    cold_trip_us: float = 0.3
+    """more for a dependent round trip that goes past the L2"""
+    launch_us: float = 1.2
+    """an ordinary launch in a graph"""
+    pdl_launch_us: float = 0.828
+    """a dependent launch behind a kernel that does not let it start early"""
+    pdl_chain_us: float = 0.341
+    """a dependent launch behind the same program's last product, which does"""
+    trip_us: float = 0.148
+    """a dependent round trip to the L2"""
+    early_trip_us: float = 0.234
+    """one before the dependency wait"""
+    loop_us: float = 0.0369
+    """one more step of a loop of loads that can be unrolled"""
+    round_us: float = 0.0483
+    """one more pass of a warp over a load"""
+    barrier_us: float = 0.251
+    shared_step_us: float = 0.00815
+    """an access to shared memory in the thread that has most of them"""
+    cycles_instruction: float = 0.606
+    """a warp's memory instruction, on one of four schedulers"""
+    cycles_line: float = 0.273
+    """each 128-byte line that it touches"""
+    cycles_shared: float = 0.267
+    """a thread's access to shared memory"""
+    cycles_warp_op: float = 1.7
+    l2_bytes_us: float = 6.98e6
+    atomic_sectors: float = 0.806
     """an atomic keeps an L2 slice busy for this many plain sectors"""
-    overlap_loss: float = 0.25
+    block_us: float = 0.518e-3
+    """starting one block, all multiprocessors together"""
+    pdl_block_us: float = 1.01e-3
+    overlap: float = 1.95
+    """the norm that joins the five terms: 1 adds them up, a large one takes the largest"""
 
 
 @dataclass(frozen=True)
 class LaunchCounts:
-    """What one launch did."""
+    """What one launch did: sums over its blocks, and the largest of any block, counter by counter (COUNTERS)."""
 
-    counters: np.ndarray  # (grid, len(COUNTERS))
+    totals: tuple[int, ...]
+    longest: tuple[int, ...]
+    grid: int
     block: int
     resident: int
     """blocks that fit on a multiprocessor at once"""
     distinct_bytes: int
     pdl: bool
 
-    def column(self, name: str) -> np.ndarray:
-        return self.counters[:, COUNTERS.index(name)]
+    @classmethod
+    def of(cls, counters: np.ndarray, block: int, resident: int, distinct_bytes: int, pdl: bool) -> LaunchCounts:
+        """From what each block counted, (grid, COUNTERS)."""
+        totals, longest = counters.sum(axis=0, dtype=np.int64).tolist(), counters.max(axis=0, initial=0).tolist()
+        return cls(tuple(totals), tuple(longest), len(counters), block, resident, distinct_bytes, pdl)
 
     def total(self, name: str) -> int:
-        return int(self.column(name).sum(dtype=np.int64))
+        return self.totals[COUNTERS.index(name)]
 
 
 def resident_blocks(block: int, shared_bytes: int, registers: int) -> int:
@@ -92,58 +111,86 @@ def l1_sectors(resident: int, shared_bytes: int) -> int:
 
 def modelled_us(launches: Sequence[LaunchCounts], mode: Mode, constants: ModelConstants) -> float:
     """Microseconds of one product in a mode."""
-    return float(sum(_launch_us(launch, mode, constants) for launch in launches))
+    first = np.arange(len(launches)) == 0
+    return float(launch_us(Table.of(launches), first, mode, constants).sum()) if launches else 0.0
 
 
 def floor_us(mode: Mode, constants: ModelConstants) -> float:
     """The empty kernel in the same mode, launched as cheaply as the mode allows."""
-    saved = {"chain": constants.pdl_saves_us, "solver": constants.pdl_saves_solver_us, "cold": 0.0}[mode]
-    return constants.launch_us - saved
+    return constants.pdl_chain_us if mode == "chain" else min(constants.launch_us, constants.pdl_launch_us)
 
 
-def _launch_us(launch: LaunchCounts, mode: Mode, c: ModelConstants) -> float:
-    overhead = floor_us(mode, c) if launch.pdl else c.launch_us
-    sectors = launch.total("l2_read") + launch.total("l2_written") + c.atomic_sectors * launch.total("atomics")
-    from_memory = mode == "cold" or launch.distinct_bytes > c.l2_bytes
-    latencies = _block_latency_us(launch, mode, c)
-    slots = c.sms * launch.resident
-    terms = sorted(
-        [
-            launch.distinct_bytes / c.memory_bytes_us if from_memory else 0.0,
-            32.0 * sectors / c.l2_bytes_us,
-            _issue_us(launch, c),
-            max(float(latencies.max(initial=0.0)), float(latencies.sum()) / slots),
-        ]
+@dataclass(frozen=True)
+class Table:
+    """Many launches side by side, so that a calibration can price thousands at once."""
+
+    totals: np.ndarray  # (launches, COUNTERS)
+    longest: np.ndarray
+    grid: np.ndarray  # (launches,)
+    resident: np.ndarray
+    distinct_bytes: np.ndarray
+    pdl: np.ndarray
+
+    @classmethod
+    def of(cls, launches: Sequence[LaunchCounts]) -> Table:
+        return cls(
+            totals=np.array([each.totals for each in launches], dtype=np.float64),
+            longest=np.array([each.longest for each in launches], dtype=np.float64),
+            grid=np.array([each.grid for each in launches], dtype=np.float64),
+            resident=np.array([each.resident for each in launches], dtype=np.float64),
+            distinct_bytes=np.array([each.distinct_bytes for each in launches], dtype=np.float64),
+            pdl=np.array([each.pdl for each in launches], dtype=bool),
+        )
+
+    def total(self, name: str) -> np.ndarray:
+        column: np.ndarray = self.totals[:, COUNTERS.index(name)]
+        return column
+
+    def most(self, name: str) -> np.ndarray:
+        column: np.ndarray = self.longest[:, COUNTERS.index(name)]
+        return column
+
+
+def launch_us(t: Table, first: np.ndarray, mode: Mode, c: ModelConstants) -> np.ndarray:
+    """Microseconds of each launch; `first` says which ones are the first of their product."""
+    overlapped = np.where(first, floor_us(mode, c), c.pdl_launch_us)
+    overhead = np.where(t.pdl, overlapped, c.launch_us)
+    terms = (
+        _waiting_us(t.most, mode, c),
+        _waiting_us(t.total, mode, c) / (c.sms * t.resident),
+        np.maximum(_cycles(t.most, c), _cycles(t.total, c) / np.minimum(c.sms, np.maximum(1, t.grid))) / c.clock_mhz,
+        _traffic_us(t, mode, c),
+        t.grid * np.where(t.pdl, c.pdl_block_us, c.block_us),
     )
-    return overhead + terms[-1] + c.overlap_loss * terms[-2]
+    joined: np.ndarray = overhead + sum(term**c.overlap for term in terms) ** (1 / c.overlap)
+    return joined
 
 
-def _block_latency_us(launch: LaunchCounts, mode: Mode, c: ModelConstants) -> np.ndarray:
-    stage_us = c.cold_stage_us if mode == "cold" else c.stage_us
-    touched = launch.column("stages")
-    depth = np.zeros(len(touched))
-    for role in (STRUCTURE, COLUMNS, VECTOR, WORKSPACE):
-        depth += (touched >> role) & 1
-    # Without an index to follow, the values alone are one trip.
-    depth = np.maximum(depth, (touched >> VALUES) & 1)
-    rounds = launch.column("rounds").astype(np.float64)
-    warps = max(1, (launch.block + 31) // 32)
-    latency: np.ndarray = (
-        depth * stage_us
-        + rounds * c.round_us
-        + launch.column("barriers") * c.barrier_us
-        + launch.column("warp_ops") / warps * c.warp_op_us
-        + (launch.column("atomics") > 0) * c.atomic_us
+def _waiting_us(of: Column, mode: Mode, c: ModelConstants) -> np.ndarray:
+    """A block's time from its first load to its last store, if it had the machine to itself."""
+    more_us = c.cold_trip_us if mode == "cold" else 0.0
+    return (
+        of("trips") * (c.trip_us + more_us)
+        + of("early_trips") * (c.early_trip_us + more_us)
+        + of("loops") * c.loop_us
+        + of("rounds") * c.round_us
+        + of("barriers") * c.barrier_us
+        + of("serial_shared") * c.shared_step_us
     )
-    return latency
 
 
-def _issue_us(launch: LaunchCounts, c: ModelConstants) -> float:
-    cycles = (
-        launch.total("instructions") * c.cycles_instruction / 4
-        + launch.total("lines") * c.cycles_line
-        + launch.total("shared") * c.cycles_shared
-        + launch.total("warp_ops") * c.cycles_warp_op / 4
-        + len(launch.counters) * c.cycles_block
+def _cycles(of: Column, c: ModelConstants) -> np.ndarray:
+    """Cycles that a multiprocessor spends on issuing."""
+    return (
+        of("instructions") * c.cycles_instruction
+        + of("lines") * c.cycles_line
+        + of("shared") * c.cycles_shared
+        + of("warp_ops") * c.cycles_warp_op
     )
-    return cycles / min(c.sms, max(1, len(launch.counters))) / c.clock_mhz
+
+
+def _traffic_us(t: Table, mode: Mode, c: ModelConstants) -> np.ndarray:
+    sectors = t.total("l2_read") + t.total("l2_written") + c.atomic_sectors * t.total("atomics")
+    from_memory = t.distinct_bytes > (0 if mode == "cold" else c.l2_bytes)
+    slower: np.ndarray = np.maximum(32 * sectors / c.l2_bytes_us, from_memory * t.distinct_bytes / c.memory_bytes_us)
+    return slower

@@ -28,9 +28,12 @@ COUNTERS = [
     "atomics",
     "shared",
     "early",
-    "stages",
     "warp_ops",
     "barriers",
+    "trips",
+    "early_trips",
+    "loops",
+    "serial_shared",
 ]
 
 BUFFER_WRITABLE = 1

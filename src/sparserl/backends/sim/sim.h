@@ -21,7 +21,7 @@ struct SimBuffer {
     char name[32];
 };
 
-enum Counter { INSTRUCTIONS, REQUESTED, L2_READ, L2_WRITTEN, LINES, ROUNDS, ATOMICS, SHARED, EARLY, STAGES, WARP_OPS, BARRIERS, COUNTERS };
+enum Counter { INSTRUCTIONS, REQUESTED, L2_READ, L2_WRITTEN, LINES, ROUNDS, ATOMICS, SHARED, EARLY, WARP_OPS, BARRIERS, TRIPS, EARLY_TRIPS, LOOPS, SERIAL_SHARED, COUNTERS };
 
 struct SimRequest {
     void (*entry)(void**);
@@ -48,7 +48,9 @@ struct Thread {
     uint64_t value, result;  // of the warp operation it waits in
     // what the watch knows of it
     uint32_t last_op, last_mask, last_full; // warp operations: its last, who was in it, the last with the whole warp
-    bool waited, fenced;
+    bool waited, fenced, looped;
+    uint8_t depth;                                      // of the chain of loads it is in (trips.h)
+    uint32_t trips, early_trips, loops, serial_shared; // since its block began
 };
 
 struct Group { uint32_t mask, arrived; int op; };

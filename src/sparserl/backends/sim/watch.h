@@ -7,6 +7,7 @@
 
 #include "races.h"
 #include "sectors.h"
+#include "trips.h"
 
 enum { SPIN_YIELD = 4096, SPIN_LIMIT = 1 << 20, ROLE_SHIFT = 8 };
 
@@ -77,6 +78,7 @@ static void access_shared(uintptr_t address, size_t size, int kind) {
     check_written(dynamic ? dynamic_written : static_written, offset, size, kind, name);
     check_race(dynamic ? dynamic_cells : static_cells, offset, size, kind, name, true);
     counts[SHARED]++;
+    threads[current].serial_shared++;
 }
 
 static SimBuffer* find_buffer(Place* place, uintptr_t address, size_t size, int kind) {
@@ -109,7 +111,7 @@ static void access_global(uintptr_t address, size_t size, int kind, uintptr_t at
     if (buffer->cells) check_race(buffer->cells, offset, size, kind, buffer->name, false);
     if (kind == SIM_ATOMIC && (self->fenced || any_fence)) note_sync(address);
     if (kind == SIM_WRITE) self->fenced = false;
-    if (!early && kind == SIM_READ) counts[STAGES] |= 1u << (buffer->flags >> ROLE_SHIFT & 15);
+    follow(self, (int)(buffer->flags >> ROLE_SHIFT & 15), kind, early);
     count_access(place, buffer, offset, size, kind, early);
 }
 
@@ -127,6 +129,7 @@ static inline __attribute__((always_inline)) void access(const void* pointer, si
 static void watch_barrier() {
     barriers++;
     counts[BARRIERS]++;
+    for (uint32_t i = 0; i < request->block; i++) end_chain(threads + i);
 }
 
 static void watch_warp_op(Warp* warp, uint32_t lanes) {
@@ -137,6 +140,7 @@ static void watch_warp_op(Warp* warp, uint32_t lanes) {
         Thread* thread = first + __builtin_ctz(m);
         thread->last_op = operation, thread->last_mask = lanes;
         if (full) thread->last_full = operation;
+        end_chain(thread);
     }
     counts[WARP_OPS]++;
     if (full) count_flush((int)(warp - warps));
@@ -154,9 +158,13 @@ static void watch_block_begins() {
     memset(static_written, 0, (size_t)(sim_shared_end - sim_shared_begin));
     memset(dynamic_written, 0, request->shared_bytes);
     count_block_begins();
+    trips_block_begins();
 }
 
-static void watch_block_ends() { count_block_ends(); }
+static void watch_block_ends() {
+    count_block_ends();
+    trips_block_ends();
+}
 
 static void watch_launch_begins() {
     if (!image_end) dl_iterate_phdr(find_image, (void*)&watch_launch_begins);
@@ -187,7 +195,11 @@ void sim_note(const void* address, size_t size, int kind, const void* place) {
 }
 void sim_fence() { any_fence = true; note_fence(); }
 void sim_pdl_trigger() {}
-void sim_pdl_wait() { threads[current].waited = true; report->waited = 1; }
+void sim_pdl_wait() {
+    if (request->pdl) end_chain(threads + current);
+    threads[current].waited = true;
+    report->waited = 1;
+}
 
 #define HOOK(NAME, SIZE, KIND) \
     void NAME(void* address) { access(address, SIZE, KIND, __builtin_return_address(0)); }

@@ -1,0 +1,97 @@
+"""Whose turn it is on a GPU that several processes use: a timing has it alone, everything else shares it.
+
+Two lock files a GPU, taken with flock, so a process that dies gives its turn back. flock is not fair: readers that
+come and go could keep a writer waiting for ever. So everybody passes a gate first, and who waits for a timing holds
+the gate until those inside have left.
+
+Not covered: processes that don't ask (a user's own training run), other machines, other containers with a temporary
+folder of their own, and systems without flock; there every turn is granted at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+log = logging.getLogger(__name__)
+
+
+class Turn:
+    """The turns of one process on one GPU. Not for several threads at once."""
+
+    def __init__(self, gpu: str, folder: Path, tell: Callable[[str], None] | None = None) -> None:
+        """`gpu` names it on this machine; '' is a machine that nobody shares. `tell` hears 'waiting' and 'began'."""
+        self._tell = tell or (lambda _: None)
+        self._gate = self._main = -1
+        if not gpu or fcntl is None:
+            return
+        name = "sparserl-gpu-" + "".join(c if c.isalnum() else "-" for c in gpu)
+        try:
+            self._gate, self._main = _open(folder / f"{name}.gate"), _open(folder / f"{name}.lock")
+        except OSError as error:
+            log.warning("Timings on GPU %s may be disturbed by other processes: %s", gpu, error)
+            self._gate = self._main = -1
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """With others, but never during a timing."""
+        with self._held(exclusive=False):
+            yield
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Alone on the GPU."""
+        with self._held(exclusive=True):
+            yield
+
+    @contextmanager
+    def _held(self, exclusive: bool) -> Iterator[None]:
+        if self._main < 0:
+            yield
+            return
+        try:
+            try:
+                self._take(fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+            finally:
+                fcntl.flock(self._gate, fcntl.LOCK_UN)
+            yield
+        finally:
+            fcntl.flock(self._main, fcntl.LOCK_UN)
+
+    def _take(self, kind: int) -> None:
+        """The gate, then the lock; the gate stays held."""
+        if _try(self._gate, fcntl.LOCK_EX) and _try(self._main, kind):
+            return
+        self._tell("waiting")
+        fcntl.flock(self._gate, fcntl.LOCK_EX)  # it may be ours already: asking once more does no harm
+        fcntl.flock(self._main, kind)
+        self._tell("began")
+
+
+def _open(path: Path) -> int:
+    """A descriptor of the file, made where it isn't there. Reading is enough to lock it, so users can share one."""
+    while True:
+        try:
+            return os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            pass
+        try:  # not O_CREAT alone: Linux refuses that in /tmp for a file that another user made
+            return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        except FileExistsError:
+            continue
+
+
+def _try(descriptor: int, kind: int) -> bool:
+    try:
+        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
