@@ -6,13 +6,13 @@ Modelled times are worked out from the counts, so the figures are always those o
 The rank correlation of a matrix is taken over all pairs of its programs whose measured times differ by more than 10 %:
 (pairs in the same order − pairs in the opposite order) / (all such pairs); equal modelled times count as neither. It is
 1 for a perfect ranking, 0 for none. Spearman's coefficient over all programs stands beside it. The model's constants
-were fitted on one half of the matrices; the other half ("held out") they have not seen. The form of the model was chosen
-with all of them in view, so the held-out figures speak for the constants, not for the form.
+were fitted on one half of the matrices; the other half ("held out") they have not seen. The form of the model was
+chosen with all of them in view, so the held-out figures speak for the constants, not for the form.
 
 What the model misses, after the table of biases (modelled over measured time, by family) and the lowest matrices:
 - Branches between loads. `block_slices` skips padding before it reads a value, so that every load waits for the last:
-  it takes 1.6 times as long as modelled, and matrices with dense blocks are ranked worst for it. The serial row loop of
-  `merge_path` is taken too lightly by a fifth.
+  it takes 1.6 times as long as modelled, and most of the matrices with dense blocks owe their low figures to it. The
+  serial row loop of `merge_path` is taken too lightly by a fifth.
 - How far the compiler unrolls a loop, and what it keeps in flight: single programs of `row_lanes`, `slice_rows` and
   `row_staged` stray by 1.3 either way.
 - Products that overlap. In chain mode a dependent launch starts while the last product runs; where x is gathered at

@@ -35,7 +35,7 @@ class Product:
         self.shape = pattern.rows, n
         longest = int(pattern.row_lengths.max(initial=0))
         self.narrow = np.dtype(np.float32 if longest < FLOAT32_SUM else np.float64)
-        """for sums of which only the size matters: half the traffic, and gathers from memory are what a product costs"""
+        """for sums of which only the size matters: half the bytes, and gathers are what a product costs"""
         start, rows = pattern.row_start, pattern.rows
         each = max(1, BLOCK_WORK // n)
         border = np.searchsorted(start, np.arange(each, pattern.nonzeros, each))
