@@ -149,7 +149,7 @@ class Reference:
 
     def _steady_scale(self, values: Array, b: Array) -> float:
         """The factor with which repeated products neither grow nor fade, found by doing them."""
-        values, b = values.astype(self.product.narrow), b.astype(self.product.narrow)
+        values, b = values.astype(self.product.narrow), b[:, :4].astype(self.product.narrow)
         log_growth, steps = 0.0, 0
         for _ in range(CHAIN_STEPS if self.fresh else CHAIN_STEPS // 4):
             b = self.product.times(values, b)

@@ -17,6 +17,7 @@ from sparserl.layouts.blocks import (
     find_blocks,
     is_negative_zero,
     sizes,
+    slots_of_nonzeros,
     widest_group,
 )
 from sparserl.layouts.codec import ColumnReader, bases, encode, index_params, refuse_columns, scatter
@@ -56,18 +57,17 @@ class Blockslices:
         grid = find_blocks(pattern, b)
         lengths = np.diff(grid.block_start)
         slice_start = _slice_start(lengths, c)
-        block_row = np.repeat(np.arange(len(lengths)), lengths)
-        k = np.arange(len(block_row)) - grid.block_start[block_row]
-        step, i = slice_start[block_row // c] + k * c, block_row % c
-        flat = grid.nonzero_at.ravel()
-        place = np.flatnonzero(flat)
-        block, inside = place // (b * b), place % (b * b)
+        row = np.arange(len(lengths))
+        i = np.repeat((row % c).astype(np.int32), lengths)
+        # Where the first of all blocks would stand, counted back from each row's. Sums may wrap: the result is exact.
+        origin = slice_start[row // c] - grid.block_start[:-1].astype(np.int64) * c
+        step = np.arange(len(i), dtype=np.int32) * np.int32(c) + np.repeat(int32(origin), lengths)
+        inside = np.arange(b * b, dtype=np.int32)
         if line.get("order") == "block":
-            slot = step[block] * (b * b) + inside * c + i[block]
+            slot = (step * np.int32(b * b) + i)[:, None] + inside * np.int32(c)
         else:
-            slot = step[block] * (b * b) + inside % b * (c * b) + i[block] * b + inside // b
-        slot_of = np.empty(pattern.nonzeros, dtype=np.int32)
-        slot_of[flat[place] - 1] = slot
+            slot = (step * np.int32(b * b) + i * np.int32(b))[:, None] + (inside % b * (c * b) + inside // b)
+        slot_of = slots_of_nonzeros(grid.nonzero_at.ravel(), slot.ravel(), pattern.nonzeros)
         arrays = {"slice_start": int32(slice_start)}
         base = None
         if line.index == "int16":

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
 import numpy as np
+import scipy.sparse
 
 from sparserl.layouts.layout import Entry, choices, div_up, finish, int32, ints, scalars, starts
 from sparserl.matrix import Pattern
@@ -49,22 +50,29 @@ class Colblocks:
         first = np.ones(pattern.nonzeros, dtype=bool)
         np.not_equal(block_of[1:], block_of[:-1], out=first[1:])
         first[pattern.row_start[:-1][pattern.row_lengths > 0]] = True
-        piece_at = np.flatnonzero(first)  # the first nonzero of each piece, in CSR order
-        lengths = np.diff(piece_at, append=pattern.nonzeros)
-        piece_block = block_of[piece_at].astype(np.uint16)  # 16 bits: NumPy sorts them by radix
-        order = np.argsort(piece_block, kind="stable")
-        entry_start = starts(lengths[order])
-        slot = np.empty(len(order), dtype=np.int64)
-        slot[order] = entry_start[:-1]
+        piece_at = int32(np.flatnonzero(first))  # the first nonzero of each piece, in CSR order
+        lengths = np.diff(piece_at, append=np.int32(pattern.nonzeros))
+        pieces_before = np.zeros(pattern.nonzeros + 1, dtype=np.int32)
+        np.cumsum(first, out=pieces_before[1:])
+        # Rows of pieces to columns of pieces: a counting sort that keeps rows in order inside each block.
+        numbers = np.arange(len(piece_at), dtype=np.int32)
+        by_row = scipy.sparse.csr_array(
+            (numbers, block_of[piece_at], pieces_before[pattern.row_start]), shape=(pattern.rows, blocks)
+        )
+        by_block = by_row.tocsc()
+        order = by_block.data
+        entry_start = int32(starts(lengths[order]))
+        moved = np.empty(len(order), dtype=np.int32)
+        moved[order] = entry_start[:-1]
+        moved -= piece_at
         slot_of = np.arange(pattern.nonzeros, dtype=np.int32)
-        slot_of += np.repeat((slot - piece_at).astype(np.int32), lengths)
+        slot_of += np.repeat(moved, lengths)
         cols = np.empty(pattern.nonzeros, dtype=np.uint16)
         cols[slot_of] = pattern.cols - block_of * np.int32(width)
-        row = np.searchsorted(pattern.row_start, piece_at[order], side="right") - 1
         arrays = {
-            "block_start": int32(starts(np.bincount(piece_block, minlength=blocks))),
-            "entry_row": int32(row),
-            "entry_start": int32(entry_start),
+            "block_start": int32(by_block.indptr),
+            "entry_row": int32(by_block.indices),
+            "entry_start": entry_start,
             "cols": cols,
         }
         own = {"blocks": blocks, "entries": len(order)}

@@ -21,6 +21,9 @@ MOST_DIAGONALS = 128
 FILL_CHOICES = choices(10, 25, 50, 75, 90, 100)
 LEAST_FILL = min(map(int, FILL_CHOICES))
 BUNDLE_BITS = 6
+COUNTED = 1 << 22
+"""diagonals up to which each is counted at once"""
+CORNER = 1024
 
 
 class Diagonals:
@@ -107,16 +110,21 @@ def _length_of(diagonal: np.ndarray, pattern: Pattern) -> np.ndarray:
 def _filled(diagonal_of: np.ndarray, pattern: Pattern) -> tuple[np.ndarray, np.ndarray]:
     """The diagonals, ascending, that the smallest `fill` keeps, and the nonzeros on each.
 
-    Counted in bundles of neighbours first: a bundle with fewer nonzeros than its shortest diagonal needs holds none,
-    and what is left is usually little. (A count for each of millions of diagonals doesn't fit in any cache.)
+    Where a count for each diagonal doesn't fit in any cache, they are counted in bundles of neighbours first: a bundle
+    with fewer nonzeros than its shortest diagonal needs holds none, and what is left is usually little.
     """
-    everywhere = max(pattern.rows + pattern.columns - 1, 1)
+    everywhere, least = max(pattern.rows + pattern.columns - 1, 1), min(pattern.rows, pattern.columns)
     in_a_bundle = (pattern.nonzeros << BUNDLE_BITS) / everywhere
-    if in_a_bundle * 100 >= LEAST_FILL * min(pattern.rows, pattern.columns):  # no bundle would be left out
-        counts = np.bincount(diagonal_of, minlength=everywhere)
-        diagonal = np.arange(everywhere)
-    else:
+    if everywhere > COUNTED and in_a_bundle * 100 < LEAST_FILL * least:
         diagonal, counts = _well_filled_bundles(diagonal_of, pattern, everywhere - 1)
+    else:
+        counts = np.bincount(diagonal_of, minlength=everywhere)
+        # all but those near the corners are this long, which most have too few nonzeros for
+        ends = min(least, CORNER)
+        inner = np.flatnonzero(counts[ends : everywhere - ends] * 100 >= LEAST_FILL * ends) + ends
+        corners = (np.arange(ends), np.arange(max(ends, everywhere - ends), everywhere))
+        diagonal = np.concatenate([corners[0], inner, corners[1]])
+        counts = counts[diagonal]
     kept = (counts > 0) & (counts * 100 >= LEAST_FILL * _length_of(diagonal, pattern))
     return diagonal[kept], counts[kept]
 

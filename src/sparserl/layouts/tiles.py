@@ -130,22 +130,33 @@ def count_blocks(pattern: Pattern, steps: int, threads: int) -> int:
     return blocks + sum(div_up(int(count), threads >> power) for power, count in enumerate(rows))
 
 
+def widest_piece(pattern: Pattern, capacity: int) -> int:
+    """The most columns that a piece of a row that is cut spans."""
+    rows = np.flatnonzero(pattern.row_lengths > capacity)
+    cuts = -(-pattern.row_lengths[rows] // capacity)
+    within = np.arange(int(cuts.sum())) - np.repeat(np.cumsum(cuts) - cuts, cuts)
+    first = np.repeat(pattern.row_start[rows].astype(np.int64), cuts) + within * capacity
+    last = np.minimum(first + capacity, np.repeat(pattern.row_start[rows + 1].astype(np.int64), cuts)) - 1
+    return int((pattern.cols[last] - pattern.cols[first]).max(initial=0))
+
+
 def widest_block(pattern: Pattern, steps: int, threads: int) -> int:
     """The most columns that a block spans; a lower bound where it is past 16 bits anyway."""
     longest, capacity = row_lengths(pattern).longest, threads * steps
-    row = widest_row(pattern)
-    if row >= REACH and longest <= capacity:
-        return row
+    # a row that is cut may fit where it would not as a whole
+    span = widest_piece(pattern, capacity) if longest > capacity else widest_row(pattern)
+    if span >= REACH:
+        return span
     low, high = row_bounds(pattern)
-    if longest > capacity:  # a row that is cut may fit where it would not as a whole
-        whole = pattern.row_lengths <= capacity
-        row = widest((low[whole], high[whole]))
-        return row if row >= REACH else widest(_bounds(pattern, plan_tiles(pattern, steps, threads).runs))
-    span = 0
-    power_of = _powers(np.arange(longest + 1), steps, threads).astype(np.int8)[pattern.row_lengths]
-    for power in range(threads.bit_length()):
-        members = np.flatnonzero(power_of == power)
+    most = threads.bit_length() - 1
+    lengths = np.arange(min(longest, capacity) + 2)
+    power_of = np.where(lengths > capacity, most + 1, _powers(lengths, steps, threads)).astype(np.int8)
+    doubled = power_of[np.minimum(pattern.row_lengths, len(lengths) - 1)]
+    for power in range(most + 1):
+        members = np.flatnonzero(doubled == power)
         span = max(span, widest(fold_bounds((low[members], high[members]), threads >> power)))
+        if span >= REACH:
+            return span
     return span
 
 

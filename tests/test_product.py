@@ -1,0 +1,94 @@
+"""The reference's products: the same in blocks and threads as in one piece, and after a change as if drawn anew."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from sparserl.judge import product as product_module
+from sparserl.judge import reference as reference_module
+from sparserl.judge import tolerance
+from sparserl.judge.product import Product
+from sparserl.judge.reference import Reference, ValueSet
+from sparserl.judge.verify import compare
+from sparserl.matrix import Pattern
+from sparserl.records import DType, Problem
+from sparserl.values import store, widen
+
+
+def pattern_of(rows: int = 200, columns: int = 90, seed: int = 0) -> Pattern:
+    random = np.random.default_rng(seed)
+    lengths = random.integers(0, 30, rows)
+    lengths[::9], lengths[5] = 0, columns
+    col = np.concatenate([random.choice(columns, size, replace=False) for size in lengths])
+    return Pattern.from_coordinates(rows, columns, np.repeat(np.arange(rows), lengths), col)
+
+
+def in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(product_module, "BLOCK_WORK", 64)
+    monkeypatch.setattr(tolerance, "BLOCK", 32)
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_blocks_and_threads_change_no_bit(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern, random = pattern_of(), np.random.default_rng(1)
+    data, b = random.standard_normal(pattern.nonzeros), random.standard_normal((pattern.columns, n))
+    wanted = scipy.sparse.csr_matrix((data, pattern.cols, pattern.row_start), shape=pattern.shape) @ b
+    whole = Product(pattern, n).times(data, b)
+    in_small_blocks(monkeypatch)
+    parts = Product(pattern, n)
+    assert len(parts._blocks) > 10
+    np.testing.assert_array_equal(whole, wanted)
+    np.testing.assert_array_equal(parts.times(data, b), wanted)
+    out, magnitude = parts.with_magnitude(data, "float64", b)
+    np.testing.assert_array_equal(out, wanted)
+    csr = scipy.sparse.csr_matrix((np.abs(data), pattern.cols, pattern.row_start), shape=pattern.shape)
+    np.testing.assert_allclose(magnitude, csr @ np.abs(b), rtol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("few", [0, 256])
+def test_neighbours_expect_what_a_whole_product_gives(
+    dtype: DType, n: int, few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference_module, "FEW_ROWS", few)
+    pattern, problem = pattern_of(), Problem("spmm" if n > 1 else "spmv", dtype, n)
+    reference = Reference(pattern, problem, seed=2)
+    for changed in reference.neighbours(reference.draw("narrow")):
+        whole = reference._finish("", changed.values, changed.x)
+        np.testing.assert_allclose(changed.expected, whole.expected, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(changed.limit, whole.limit, rtol=1e-4)
+
+
+@pytest.mark.parametrize("c_order", ["row", "col"])
+def test_every_result_is_looked_at_in_every_block(c_order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_small_blocks(monkeypatch)
+    pattern, problem = pattern_of(), Problem("spmm", "float32", 3, c_order=c_order)  # type: ignore[arg-type]
+    check = Reference(pattern, problem, seed=3).draw("wide")
+    right = store(check.expected if c_order == "row" else check.expected.T, "float32").reshape(-1)
+    assert compare(pattern, problem, check, right) == ""
+    for place in range(right.size):
+        wrong = right.copy()
+        wrong[place] += 1.0 + abs(wrong[place])
+        row, column = divmod(place, 3) if c_order == "row" else divmod(place, pattern.rows)[::-1]
+        assert f"1 of {right.size} results are wrong; row {row}, column {column} " in compare(
+            pattern, problem, check, wrong
+        )
+
+
+def test_limits_are_the_bound_and_nan_where_the_reference_is_not_finite(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_small_blocks(monkeypatch)
+    pattern, problem = pattern_of(), Problem()
+    check: ValueSet = Reference(pattern, problem, seed=4).draw("isolation")
+    finite = np.isfinite(check.expected)
+    assert not finite.all() and np.array_equal(np.isnan(check.limit), ~finite)
+    lengths, slack = pattern.row_lengths, tolerance.allowance(pattern, problem)
+    values = np.abs(widen(check.values, "float32"))
+    csr = scipy.sparse.csr_matrix((values, pattern.cols, pattern.row_start), shape=pattern.shape)
+    with np.errstate(invalid="ignore"):
+        magnitude = csr @ np.abs(check.x.astype(np.float64))[:, None]
+        wanted = tolerance.bound(problem, slack, lengths, check.expected, magnitude)
+    np.testing.assert_allclose(check.limit[finite], wanted[finite], rtol=1e-5)
+    assert (check.limit[lengths == 0] == 0).all()
