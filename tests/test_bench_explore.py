@@ -193,7 +193,8 @@ def test_finalists_hold_the_best_of_each_mode_and_some_that_do_not_overlap():
 
 
 def test_a_short_list_has_room_for_programs_that_do_not_overlap():
-    found = [replace(r, cost_us=1.0 if r.pdl else 90.0) for r in candidates(TINY.load(), SPMV)]
+    dear = {True: 1.0, False: 90.0}
+    found = [replace(r, cost_us=dear[r.pdl], chain_cost_us=dear[r.pdl]) for r in candidates(TINY.load(), SPMV)]
     assert all(r.pdl for r in choose(found, 6))
     short = reference.shortlist(found, reference.Plan(first=6, plain_finalists=2))
     assert [r.pdl for r in short] == [True] * 4 + [False] * 2

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from sparserl.bench import fit
+from sparserl.bench import archive, fit
 from sparserl.evaluation import evaluation_list
 from sparserl.recipes import candidates, cost, space
 from sparserl.recipes.summary import summarise
@@ -27,7 +28,8 @@ def planted(matrices: int, seed: int = 0) -> fit.Table:
     family = np.where(rng.random(rows) < 0.5, "tile", "row_lanes")
     log_us = 1.0 + np.where(family == "tile", 2.0, 1.0) * x[:, 1] - 0.3 * x[:, 2]
     matrix = np.repeat([f"m{k}" for k in range(matrices)], 60)
-    return fit.Table(names, x, family, matrix, log_us, np.ones(rows))
+    program = np.array([f"p{k % 60}" for k in range(rows)])
+    return fit.Table(names, x, family, matrix, log_us, np.ones(rows), program)
 
 
 def test_planted_coefficients_are_found():
@@ -45,10 +47,7 @@ def test_a_fit_that_knows_the_truth_loses_nothing_on_unseen_matrices():
 
 def test_noise_can_not_be_ranked_and_the_figures_say_so():
     table = planted(24)
-    shuffled = fit.Table(
-        table.names, table.terms, table.family, table.matrix,
-        np.random.default_rng(1).permutation(table.log_us), table.weight,
-    )  # fmt: skip
+    shuffled = replace(table, log_us=np.random.default_rng(1).permutation(table.log_us))
     assert abs(fit.cross_validate(shuffled)["rank correlation"]) < 0.4
 
 
@@ -59,17 +58,42 @@ def test_records_become_terms_and_a_new_fit_replaces_only_its_own_op(tmp_path):
     for place, recipe in enumerate(chosen):
         record = {
             "matrix": case.name, "problem": "spmv float32", "family": recipe.family, "settings": recipe.params,
-            "layout": str(recipe.layout), "solver_us": 1.0 + place,
+            "layout": str(recipe.layout), "solver_us": 1.0 + place, "chain_us": 0.5 + place,
         }  # fmt: skip
         append_jsonl(tmp_path / "explored.jsonl", record)
-    table = fit.read(tmp_path, None, problem, "spmv float32")
-    assert len(table.log_us) == len(chosen)
+    tables = fit.read([tmp_path], None, problem)
+    assert [len(table.log_us) for table in tables.values()] == [len(chosen)] * 2
     path = tmp_path / "cost.json"
-    path.write_text(json.dumps({"spmm": {"common": {"one": 1.0}}}))
-    fit.write(path, [(problem, fit.as_json(table, fit.fit(table, table.weight > 0)))])
+    path.write_text(json.dumps({"spmm solver": {"common": {"one": 1.0}}}))
+    fit.write(path, problem, {mode: fit.as_json(t, fit.fit(t, t.weight > 0)) for mode, t in tables.items()})
     written = json.loads(path.read_text())
-    assert written["spmm"] == {"common": {"one": 1.0}}
-    assert set(table.family) <= set(written["spmv"])
+    assert written["spmm solver"] == {"common": {"one": 1.0}}
+    assert set(tables["chain"].family) <= set(written["spmv chain"])
+
+
+def test_repriced_records_have_estimates_for_both_modes_and_nothing_else_changes(tmp_path):
+    problem = Problem()
+    cases = [c for c in CASES if c.nonzeros > 1000][:3]
+    for case in cases:
+        for place, recipe in enumerate(candidates(case.load(), problem)[::60]):
+            record = {
+                "matrix": case.name, "problem": "spmv float32", "family": recipe.family, "settings": recipe.params,
+                "layout": str(recipe.layout), "solver_us": 1.0 + place, "chain_us": 0.5 + place, "cost_us": -1.0,
+            }  # fmt: skip
+            append_jsonl(tmp_path / "explored.jsonl", record)
+    before = archive.read(tmp_path, "explored")
+    assert fit.reprice(tmp_path, problem, fit.read([tmp_path], None, problem)) == len(before)
+    after = archive.read(tmp_path, "explored")
+    assert all(r["cost_us"] > 0 and r["chain_cost_us"] > 0 for r in after)
+    for record in (*before, *after):
+        record.pop("cost_us"), record.pop("chain_cost_us", None)
+    assert after == before
+
+
+def test_halving_regret_is_nothing_where_the_model_is_right_and_all_where_it_starts_with_none():
+    tables = {"solver": planted(12), "chain": planted(12)}
+    assert max(fit.halving_regret(tables, first=30, least=60).values()) < 0.01
+    assert fit.halving_regret(tables, first=30, least=61) == {}
 
 
 def test_every_family_has_terms_and_an_estimate_above_zero():
@@ -77,4 +101,4 @@ def test_every_family_has_terms_and_an_estimate_above_zero():
         summary = summarise(CASES[-1].load(), problem)
         for recipe in {r.family: r for r in space(problem)}.values():
             assert all(np.isfinite(v) for v in terms(recipe, summary).values())
-            assert 0 < cost.estimate_us(recipe, summary) < 1e9
+            assert all(0 < us < 1e9 for us in cost.estimates_us(recipe, summary))

@@ -164,9 +164,9 @@ def test_regret_is_what_the_chosen_are_slower_than_the_best_of_all() -> None:
     assert (again.first, again.value) == (4, found.value)
 
 
-def test_regret_spreads_its_choice_over_layouts_as_the_search_does() -> None:
-    tried = [explored(i, cost_us=1.0, solver_us=3.0) for i in range(20)]
-    tried.append(explored(99, cost_us=1.5, solver_us=1.0, layout="ell c=32 group=1 index=abs16"))
+def test_regret_chooses_by_the_estimates_of_both_modes_as_the_search_does() -> None:
+    tried = [explored(i, cost_us=1.0, solver_us=3.0, chain_cost_us=2.0) for i in range(20)]
+    tried.append(explored(99, cost_us=9.0, solver_us=1.0, chain_cost_us=1.0))
     (found,) = regret.regrets(tried, {("spmv float32", "a"): 21}, first=8)
     assert found.value == 0
 

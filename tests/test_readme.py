@@ -81,3 +81,17 @@ def test_constraints_pin_every_direct_dependency() -> None:
     pinned = {r.partition("==")[0].lower().replace("_", "-") for r in rows}
     assert names <= pinned
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", r) for r in rows), "versions only: no hashes, no addresses"
+
+
+def test_the_figures_of_the_readme_are_those_of_the_stored_records() -> None:
+    from sparserl.bench import digest, results
+
+    assert digest.markdown(results.load(ROOT / "results" / "reference")).strip() in README
+
+
+def test_the_count_of_measured_matrices_in_the_readme_is_that_of_the_records() -> None:
+    from sparserl.bench import archive
+
+    records = archive.read(ROOT / "results" / "reference", "raced")
+    raced = {r["matrix"] for r in records if r["problem"] == "spmv float32"}
+    assert f"{len(raced)} of the 115 matrices" in README

@@ -74,7 +74,7 @@ def searched(referee: FakeReferee, names: Sequence[str], simplicity: dict[str, i
 
 def test_the_choice_is_by_estimate_but_spread_over_layouts() -> None:
     many = [FakeRecipe(f"slices {i}", 1 + i / 1000, LayoutLine("slices"), params={"i": i}) for i in range(50)]
-    others = [FakeRecipe(name, 1.3, LayoutLine(name)) for name in ("rows", "bins", "merge")]
+    others = [FakeRecipe(name, 1.05, LayoutLine(name)) for name in ("rows", "bins", "merge")]
     chosen = choose([*others, *many], 10)
     assert chosen[0].name == "slices 0"
     assert {r.layout.name for r in chosen} == {"slices", "rows", "bins", "merge"}

@@ -22,9 +22,9 @@ NOISE = 0.02
 """times closer than this share are a tie"""
 FINALISTS = 4
 FIRST_ROUNDS, FINAL_ROUNDS = 3, 11
-CROWDING = 0.15
+CROWDING = 0.02
 """each candidate already chosen with the same layout makes the next one of it look this much slower"""
-TWINS = 0.5
+TWINS = 0.2
 """the same for one that has the same settings too and differs in the layout's parameters alone"""
 
 

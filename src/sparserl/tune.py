@@ -156,7 +156,7 @@ def _candidates(pattern: Pattern, settings: Settings, device: Device) -> list[Ca
     from sparserl.recipes import candidates
     from sparserl.search import choose
 
-    ranked = candidates(pattern, settings.problem, device.sms)
+    ranked = candidates(pattern, settings.problem, device.sms, settings.mode)
     return [
         Candidate(r.name, str(r.layout), dict(r.params), r.text, r.simplicity, r.cost_us)
         for r in choose(ranked, settings.candidates)

@@ -130,18 +130,31 @@ def page(out: Folder) -> None:
 
 
 @app.command()
-def fit(out: Folder, matrices: Matrices = None, op: Op = "spmv", dtype: DType = "f32", columns: Columns = 64) -> None:
-    """Fit the cost model to the explored programs of OUT and write its coefficients into the package."""
+def fit(
+    folders: Annotated[list[Path], typer.Argument(help="Folders with explored programs.")], matrices: Matrices = None,
+    op: Op = "spmv", dtype: DType = "f32", columns: Columns = 64, *,
+    figures: Annotated[Path | None, typer.Option(help="Write what is printed there, as JSON.")] = None,
+    reprice: Annotated[Path | None, typer.Option(help="Folder whose records get estimates of unseen matrices.")] = None,
+) -> None:  # fmt: skip
+    """Fit the cost model to explored programs and write its coefficients into the package."""
     from sparserl import recipes
     from sparserl.bench import fit
-    from sparserl.bench.reference import problem_name
+    from sparserl.store import read_json, write_json
 
     problem = _problem(op, dtype, columns)
-    table = fit.read(out, matrices, problem, problem_name(problem))
-    for name, value in fit.cross_validate(table).items():
-        typer.echo(f"{name}: {value:.4g}")
-    coefficients = fit.as_json(table, fit.fit(table, table.weight > 0))
-    fit.write(Path(recipes.__file__).with_name("cost.json"), [(problem, coefficients)])
+    tables = fit.read(folders, matrices, problem)
+    found = {mode: fit.cross_validate(table) for mode, table in tables.items()}
+    found["halving"] = fit.halving_regret(tables, reference.Plan.first, least=600)  # type: ignore[index]
+    for part, values in found.items():
+        for name, value in values.items():
+            typer.echo(f"{part}: {name}: {value:.4g}")
+    coefficients = {mode: fit.as_json(table, fit.fit(table, table.weight > 0)) for mode, table in tables.items()}
+    fit.write(Path(recipes.__file__).with_name("cost.json"), problem, coefficients)
+    if reprice is not None:
+        typer.echo(f"{fit.reprice(reprice, problem, tables)} records of {reprice} have new estimates")
+    if figures is not None:
+        old = read_json(figures) if figures.exists() else {}
+        write_json(figures, {**old, reference.problem_name(problem): found})
 
 
 @app.command()

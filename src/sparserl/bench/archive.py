@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparserl.errors import StoreError
-from sparserl.store import read_jsonl, write_atomic
+from sparserl.store import append_jsonl, read_jsonl, write_atomic
 
 NAMES = ("finalists", "explored", "raced", "anchors")
 LEVEL = 19
@@ -46,6 +46,14 @@ def _plain(out: Path, name: str) -> Path:
 
 def _away(out: Path, name: str) -> Path:
     return out / f"{name}.jsonl.zst"
+
+
+def replace(out: Path, name: str, records: list[dict[str, Any]]) -> None:
+    """All records of one name, written anew and put away."""
+    _plain(out, name).unlink(missing_ok=True)
+    _away(out, name).unlink(missing_ok=True)
+    append_jsonl(_plain(out, name), *records)
+    pack(out)
 
 
 def _packed(path: Path) -> list[dict[str, Any]]:

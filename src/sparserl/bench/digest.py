@@ -22,7 +22,7 @@ def text(results: Results) -> str:
 
 
 def markdown(results: Results) -> str:
-    """Groups down, problems across, between the markers."""
+    """Groups that have been measured down, problems across, between the markers."""
     head = ["matrices", "count"]
     by_key: dict[str, list[str]] = {}
     for first, problem in enumerate(results.problems):
@@ -35,7 +35,7 @@ def markdown(results: Results) -> str:
                 by_key[key] = [solver.group.title, str(solver.count)]
                 cells += [_figure(v) for v in (solver.over_csr, solver.without_pdl, solver.lowest)]
             by_key[key] += cells
-    lines = ["| " + " | ".join(cells) + " |" for cells in (head, *by_key.values())]
+    lines = ["| " + " | ".join(cells) + " |" for cells in (head, *by_key.values()) if cells[1] != "0"]
     return "\n".join(
         [
             BEGIN,

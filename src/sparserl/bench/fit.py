@@ -1,16 +1,17 @@
 """Fit the cost model: coefficients of the named terms from records of explored programs.
 
-    python -m sparserl.bench fit results/exploration --matrices DIR
+    python -m sparserl.bench fit results/exploration results/reference --matrices DIR
 
-Ridge regression of log time (solver mode) on the terms: common coefficients first, then each family's departure from
-them. Programs near the best of their matrix weigh more, because only their order matters. Cross-validated by matrix:
-the printed regrets are on matrices the fit has not seen.
+Ridge regression of log time on the terms, a mode at a time: common coefficients first, then each family's departure
+from them. Programs near the best of their matrix weigh more, because only their order matters, and no matrix weighs
+more than a few hundred programs. Everything printed is about matrices that the fit has not seen: rank correlation and
+losses by cross-validation; the regret of halving by leaving out one fully searched matrix at a time.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,15 +19,18 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from sparserl.bench import archive
+from sparserl.bench.reference import problem_name
 from sparserl.evaluation import evaluation_list
 from sparserl.recipes import Recipe, space
-from sparserl.recipes.cost import COMMON, Coefficients, group_of
+from sparserl.recipes.cost import COMMON, FITTED_MODES, Coefficients, group_of
 from sparserl.recipes.summary import summarise
 from sparserl.recipes.terms import terms
-from sparserl.records import Problem
+from sparserl.records import Mode, Problem
 
 COMMON_RIDGE, FAMILY_RIDGE = 1.0, 3.0
 LEAST_WEIGHT = 0.1
+A_MATRIX = 200
+"""programs; a matrix with more measured weighs no more than one with this many"""
 FOLDS = 6
 
 
@@ -41,32 +45,52 @@ class Table:
     matrix: np.ndarray
     log_us: np.ndarray
     weight: np.ndarray
+    program: np.ndarray
 
 
-def read(folder: Path, matrices: Path | None, problem: Problem, name: str) -> Table:
-    """The solver times of a problem's explored programs, with their terms."""
+def read(folders: Sequence[Path], matrices: Path | None, problem: Problem) -> dict[Mode, Table]:
+    """The times of a problem's explored programs with their terms, by mode."""
+    rows = _rows(folders, problem)
     cases = {case.name: case for case in evaluation_list()}
-    known = {_key(r.family, r.params, str(r.layout)): r for r in space(problem)}
-    rows: dict[str, list[tuple[Recipe, float]]] = {}
-    for record in archive.read(folder, "explored"):
-        recipe = known.get(_key(record["family"], record["settings"], record["layout"]))
-        if record["problem"] == name and recipe is not None and record.get("solver_us"):
-            rows.setdefault(record["matrix"], []).append((recipe, record["solver_us"]))
-    found, family, matrix, log_us, weight = [], [], [], [], []
-    names: tuple[str, ...] = ()
+    found = {}
     for where, measured in rows.items():
         summary = summarise(cases[where].load(matrices), problem)
-        best = min(us for _, us in measured)
-        for recipe, us in measured:
-            values = terms(recipe, summary)
-            names = tuple(values)
-            found.append(list(values.values()))
+        found[where] = [terms(recipe, summary) for recipe, _ in measured]
+    return {mode: _table(rows, found, mode) for mode in FITTED_MODES}
+
+
+def _rows(folders: Sequence[Path], problem: Problem) -> dict[str, list[tuple[Recipe, Mapping[str, float]]]]:
+    """Recipes and their times by mode, by matrix."""
+    known = {_key(r.family, r.params, str(r.layout)): r for r in space(problem)}
+    rows: dict[str, list[tuple[Recipe, Mapping[str, float]]]] = {}
+    for record in (each for folder in folders for each in archive.read(folder, "explored")):
+        recipe = known.get(_key(record["family"], record["settings"], record["layout"]))
+        if record["problem"] == problem_name(problem) and recipe is not None and not record.get("fault"):
+            times: dict[str, float] = {mode: record[f"{mode}_us"] for mode in FITTED_MODES if record.get(f"{mode}_us")}
+            rows.setdefault(record["matrix"], []).append((recipe, times))
+    return rows
+
+
+def _table(
+    rows: Mapping[str, Sequence[tuple[Recipe, Mapping[str, float]]]],
+    found: Mapping[str, Sequence[Mapping[str, float]]],
+    mode: Mode,
+) -> Table:
+    x, family, program, matrix, log_us, weight = [], [], [], [], [], []
+    for where, measured in rows.items():
+        pairs = zip(measured, found[where], strict=True)
+        timed = [(recipe, times[mode], values) for (recipe, times), values in pairs if mode in times]
+        best = min((us for _, us, _ in timed), default=0.0)
+        for recipe, us, values in timed:
+            x.append(list(values.values()))
             family.append(recipe.family)
+            program.append(recipe.name)
             matrix.append(where)
             log_us.append(np.log(us))
-            weight.append(max(LEAST_WEIGHT, best / us))
+            weight.append(max(LEAST_WEIGHT, best / us) * min(1.0, A_MATRIX / len(timed)))
+    names = tuple(next(iter(next(iter(found.values()))))) if found else ()
     return Table(
-        names, np.array(found), np.array(family), np.array(matrix), np.array(log_us), np.array(weight)
+        names, np.array(x), np.array(family), np.array(matrix), np.array(log_us), np.array(weight), np.array(program)
     )  # fmt: skip
 
 
@@ -123,6 +147,53 @@ def cross_validate(table: Table, seed: int = 0, counts: Sequence[int] = (8, 16, 
     }
 
 
+def halving_regret(tables: Mapping[Mode, Table], first: int, least: int) -> dict[str, float]:
+    """Mean loss, by mode, of starting with the `first` cheapest, in turns by mode, on matrices with `least` programs.
+
+    The coefficients come from the other matrices.
+    """
+    counts = dict(zip(*np.unique(tables["solver"].matrix, return_counts=True), strict=True))
+    losses: dict[str, list[float]] = {mode: [] for mode in tables}
+    for matrix in (m for m, count in counts.items() if count >= least):
+        orders = []
+        for table in tables.values():
+            here = table.matrix == matrix
+            guess = predict(table, fit(table, ~here), here)
+            orders.append(table.program[here][np.argsort(guess, kind="stable")])
+        turns = [name for place in range(first) for order in orders for name in order[place : place + 1]]
+        chosen = set(list(dict.fromkeys(turns))[:first])
+        for mode, table in tables.items():
+            here = table.matrix == matrix
+            us, kept = np.exp(table.log_us[here]), np.isin(table.program[here], list(chosen))
+            losses[mode].append(float(us[kept].min() / us.min()) - 1 if kept.any() else 1.0)
+    return {f"regret of the first {first}, {mode}": float(np.mean(found)) for mode, found in losses.items() if found}
+
+
+def reprice(out: Path, problem: Problem, tables: Mapping[Mode, Table]) -> int:
+    """Give the explored programs of `out` the estimates of coefficients fitted without their own matrix.
+
+    The regret of halving, which is computed from the records, is then one on unseen matrices. Returns how many.
+    """
+    priced: dict[tuple[str, str], list[float]] = {}
+    timed = tables["solver"]
+    for matrix in np.unique(timed.matrix):
+        here = timed.matrix == matrix
+        for table in tables.values():
+            guess = np.exp(predict(timed, fit(table, table.matrix != matrix), here))
+            for program, us in zip(timed.program[here], guess, strict=True):
+                priced.setdefault((str(matrix), str(program)), []).append(float(f"{us:.9g}"))
+    known = {_key(r.family, r.params, str(r.layout)): r.name for r in space(problem)}
+    records, count = archive.read(out, "explored"), 0
+    for record in records:
+        name = known.get(_key(record["family"], record["settings"], record["layout"]), "")
+        found = priced.get((record["matrix"], name))
+        if record["problem"] == problem_name(problem) and found is not None:
+            record["cost_us"], record["chain_cost_us"] = found[:2]
+            count += 1
+    archive.replace(out, "explored", records)
+    return count
+
+
 def as_json(table: Table, coefficients: dict[str, np.ndarray]) -> Coefficients:
     """Rounded, by family and term; what is zero is left out."""
     return {
@@ -131,8 +202,8 @@ def as_json(table: Table, coefficients: dict[str, np.ndarray]) -> Coefficients:
     }
 
 
-def write(path: Path, sets: Iterable[tuple[Problem, Coefficients]]) -> None:
-    """Sets of this fit replace those of the same op; the others stay."""
+def write(path: Path, problem: Problem, sets: Mapping[Mode, Coefficients]) -> None:
+    """Sets of this fit replace those of the same op and mode; the others stay."""
     old = json.loads(path.read_text()) if path.exists() else {}
-    old.update({group_of(problem): coefficients for problem, coefficients in sets})
+    old.update({group_of(problem, mode): coefficients for mode, coefficients in sets.items()})
     path.write_text(json.dumps(old, indent=0, sort_keys=True) + "\n")

@@ -33,7 +33,6 @@ from sparserl.judge.evaluate import Judge
 from sparserl.matrix import Pattern
 from sparserl.recipes import Recipe, candidates
 from sparserl.records import MODES, Mode, Problem, Timing
-from sparserl.search import choose
 from sparserl.store import append_jsonl
 
 RACE_ROUNDS = 7
@@ -63,12 +62,14 @@ DEFAULT_PLAN = Plan()
 
 
 def shortlist(ranked: Sequence[Recipe], plan: Plan) -> list[Recipe]:
-    """Where halving starts: the choice by estimate, with room for plain programs should it hold too few of them."""
-    chosen = choose(ranked, plan.first)
+    """Where halving starts: the cheapest by estimate, in turns for either mode, with room for some plain programs."""
+    orders = [sorted(ranked, key=lambda r: r.cost_us), sorted(ranked, key=lambda r: r.chain_cost_us)]
+    by_name = {r.name: r for pair in zip(*orders, strict=True) for r in pair}
+    chosen = list(by_name.values())[: plan.first]
     wanted = min(plan.plain_finalists, plan.first // 2)
     if sum(not r.pdl for r in chosen) >= wanted:
         return chosen
-    plain = choose([r for r in ranked if not r.pdl], wanted)
+    plain = [r for r in orders[0] if not r.pdl][:wanted]
     overlapping = [r for r in chosen if r.pdl]
     return [*overlapping[: plan.first - len(plain)], *plain]
 
@@ -109,6 +110,7 @@ def record(case: Case, problem: Problem, measured: Measured) -> dict[str, object
         "layout": str(recipe.layout),
         "pdl": recipe.pdl,
         "cost_us": float(f"{recipe.cost_us:.9g}"),
+        "chain_cost_us": float(f"{recipe.chain_cost_us:.9g}"),
         "simplicity": recipe.simplicity,
         **{f"{mode}_us": round(us, 4) for mode, us in measured.times_us.items()},
         **({"fault": measured.fault} if measured.fault else {}),

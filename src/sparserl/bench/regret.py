@@ -29,6 +29,7 @@ class Tried:
     layout: LayoutLine
     params: Mapping[str, object]
     cost_us: float
+    chain_cost_us: float
     simplicity: int
     pdl: bool
     times_us: Mapping[str, float]
@@ -106,6 +107,7 @@ def _tried(record: Record) -> Tried:
         # the choice asks only whether two have the same settings: one word for all of them is compared faster
         params={"": str(sorted(record["settings"].items()))},
         cost_us=record["cost_us"],
+        chain_cost_us=record.get("chain_cost_us", record["cost_us"]),
         simplicity=int(record.get("simplicity", 0)),
         pdl=bool(record["pdl"]),
         times_us=times,

@@ -25,10 +25,10 @@ from sparserl.recipes import (
     spmm_items,
     tiles,
 )
-from sparserl.recipes.cost import Summary, estimate_us, summarise
+from sparserl.recipes.cost import Summary, estimates_us, summarise
 from sparserl.recipes.fits import unfit
 from sparserl.recipes.writer import Recipe
-from sparserl.records import LayoutLine, Problem
+from sparserl.records import LayoutLine, Mode, Problem
 
 __all__ = ["Recipe", "admissible", "candidates", "space", "summarise"]
 
@@ -67,8 +67,12 @@ def admissible(summary: Summary) -> list[Recipe]:
     return kept
 
 
-def candidates(pattern: Pattern, problem: Problem, sms: int = 132) -> list[Recipe]:
+def candidates(pattern: Pattern, problem: Problem, sms: int = 132, mode: Mode = "solver") -> list[Recipe]:
     """What the matrix admits, the cheapest by the cost model first; each knows its estimate (`cost_us`)."""
     summary = summarise(pattern, problem, sms)
-    priced = [replace(r, cost_us=estimate_us(r, summary)) for r in admissible(summary)]
+    priced = []
+    for recipe in admissible(summary):
+        solver_us, chain_us = estimates_us(recipe, summary)
+        asked_us = chain_us if mode == "chain" else solver_us
+        priced.append(replace(recipe, cost_us=asked_us, chain_cost_us=chain_us))
     return sorted(priced, key=lambda r: (r.cost_us, r.simplicity, r.name))

@@ -14,32 +14,39 @@ from math import exp
 from sparserl.recipes.summary import Summary, summarise
 from sparserl.recipes.terms import terms
 from sparserl.recipes.writer import Recipe
-from sparserl.records import Problem
+from sparserl.records import Mode, Problem
 
-__all__ = ["COMMON", "Coefficients", "Summary", "estimate_us", "fitted", "group_of", "summarise"]
+__all__ = ["COMMON", "FITTED_MODES", "Coefficients", "Summary", "estimates_us", "fitted", "group_of", "summarise"]
 
+FITTED_MODES: tuple[Mode, Mode] = ("solver", "chain")
 COMMON = "common"
 """the row of coefficients for families that were never measured"""
 Coefficients = dict[str, dict[str, float]]
 """by family, by term"""
 
 
-def group_of(problem: Problem) -> str:
-    """Which set of coefficients a problem uses."""
-    return problem.op
+def group_of(problem: Problem, mode: Mode) -> str:
+    """Which set of coefficients a problem uses: 'spmv solver', 'spmm chain' …"""
+    return f"{problem.op} {mode}"
 
 
 @cache
 def fitted() -> dict[str, Coefficients]:
-    """The coefficients that are shipped, by op."""
+    """The coefficients that are shipped, by group."""
     text = resources.files("sparserl.recipes").joinpath("cost.json").read_text()
     found: dict[str, Coefficients] = json.loads(text)
     return found
 
 
-def estimate_us(recipe: Recipe, summary: Summary) -> float:
-    """Estimated microseconds of one product in solver mode."""
-    families = fitted()[group_of(summary.problem)]
-    weights = families.get(recipe.family, families[COMMON])
+def estimates_us(recipe: Recipe, summary: Summary) -> tuple[float, float]:
+    """Estimated microseconds of one product, in solver and in chain mode."""
     found = terms(recipe, summary)
+    solver_us, chain_us = (
+        _estimate_us(fitted()[group_of(summary.problem, mode)], recipe.family, found) for mode in FITTED_MODES
+    )
+    return solver_us, chain_us
+
+
+def _estimate_us(families: Coefficients, family: str, found: dict[str, float]) -> float:
+    weights = families.get(family, families[COMMON])
     return exp(min(50.0, sum(weights.get(name, 0.0) * value for name, value in found.items())))

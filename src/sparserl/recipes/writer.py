@@ -40,7 +40,9 @@ class Recipe:
     """lower is simpler: lines of text, and 20 for each launch after the first; ties in time go to the simpler one"""
     deterministic: bool = True
     cost_us: float = 0.0
-    """what the cost model thinks of it on the matrix at hand; 0 where nobody asked"""
+    """what the cost model thinks of it on the matrix at hand, in the mode asked for; 0 where nobody asked"""
+    chain_cost_us: float = 0.0
+    """the same in chain mode"""
 
     @property
     def params(self) -> dict[str, Setting]:
