@@ -219,3 +219,13 @@ def test_quantiles_describe_the_rounds() -> None:
 def test_an_unknown_device_names_the_choices() -> None:
     with pytest.raises(ValueError, match="'auto', 'cuda' or 'sim'"):
         Judge("metal")  # type: ignore[arg-type]
+
+
+def test_a_dense_matrix_is_the_same_in_either_memory_order() -> None:
+    from sparserl.judge.case import reordered
+
+    matrix = np.arange(12).reshape(4, 3)
+    by_column = matrix.T.ravel()
+    assert (reordered(matrix.ravel(), 4, "row", "col") == by_column).all()
+    assert (reordered(by_column, 4, "col", "row") == matrix.ravel()).all()
+    assert reordered(by_column, 4, "col", "col") is by_column

@@ -207,7 +207,7 @@ def race(cases: Iterable[Case], folder: Path | None, problem: Problem, judge: Ju
         before = judge.open(case.load(folder), problem)
         try:
             texts = {f["name"]: f["text"] for f in entered["finalists"]}
-            raced = before.race(texts, before.baselines(), REPORTED, rounds=RACE_ROUNDS)
+            raced = before.race(texts, before.baselines(every_order=True), REPORTED, rounds=RACE_ROUNDS)
         finally:
             before.close()
         about = {key: value for key, value in entered.items() if key != "finalists"}

@@ -26,7 +26,7 @@ from sparserl.judge.sandbox import Sandbox, WorkerError
 from sparserl.judge.trial import Stopped, Trial
 from sparserl.judge.verify import compare
 from sparserl.matrix import Pattern
-from sparserl.records import Mode, Outcome, Problem, Timing, Verdict
+from sparserl.records import Mode, Order, Outcome, Problem, Timing, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class Case:
         self._floors: dict[Mode, float] = {}
         self._right: list[str] = []  # the library's variants that were checked,
         self._baselines_of = -1  # in this generation of the worker
+        self._orders: tuple[Problem, ...] = (problem,)  # the library's products, in these memory orders
         steady = self.reference.draw_chain(row_sums=False)
         self._steady = steady if steady.key else replace(steady, key="steady")
 
@@ -92,10 +93,19 @@ class Case:
             known(index, self._judged(entry, clocking))
         return [outcomes[i] for i in range(len(texts))]
 
-    def baselines(self) -> tuple[str, ...]:
-        """The names of what a user has without us: cuSPARSE's variants on cuda, a plain CSR program on sim."""
+    def baselines(self, every_order: bool = False) -> tuple[str, ...]:
+        """The names of what a user has without us: cuSPARSE's variants on cuda, a plain CSR program on sim.
+
+        every_order: of an SpMM also those on row-major and on column-major B and C, whichever the problem has; their
+        names end in '@row' or '@col'. A library that is faster in the other order is the stronger baseline.
+        """
         if self._modelled:
             return (plain.NAME,)
+        if every_order and self.problem.op == "spmm":
+            both: tuple[Order, ...] = ("row", "col")
+            orders = [replace(self.problem, b_order=order, c_order=order) for order in both]
+            self._orders = tuple(dict.fromkeys((self.problem, *orders)))
+            self._baselines_of = -1
         self._desk.attend()
         try:
             return self._put_baselines()
@@ -292,18 +302,32 @@ class Case:
         """Load the library's variants and leave out those whose product is not right."""
         desk, check = self._desk, self._steady
         count = self.pattern.rows * self.problem.columns
-        named = {"pattern": self.pattern, "problem": self.problem, "values": check.values}
-        names = desk.call("put_baselines", desk.sandbox.limit_s * 10, **named)
-        if desk.sandbox.generation != self._baselines_of:
+        fresh = desk.sandbox.generation != self._baselines_of
+        if fresh:
             self._baselines_of, self._right = desk.sandbox.generation, []
-            for name in names:
-                y = desk.call("run_baseline", name=name, x=check.x, y_count=count)
+        for order in self._orders:
+            mark = "" if order == self.problem else f"@{order.b_order}"
+            named = {"pattern": self.pattern, "problem": order, "values": check.values, "mark": mark}
+            names = desk.call("put_baselines", desk.sandbox.limit_s * 10, **named)
+            for name in names if fresh else ():
+                x = reordered(check.x, self.pattern.columns, self.problem.b_order, order.b_order)
+                y = desk.call("run_baseline", name=name, x=x, y_count=count)
+                if len(y) == count:
+                    y = reordered(y, self.pattern.rows, order.c_order, self.problem.c_order)
                 reason = compare(self.pattern, self.problem, check, y)
                 if reason:
                     log.warning("The baseline '%s' is left out: %s", name, reason)
                 else:
                     self._right.append(name)
         return tuple(self._right)
+
+
+def reordered(flat: np.ndarray, rows: int, have: Order, want: Order) -> np.ndarray:
+    """A dense matrix of so many rows, as it lies in memory, in the other order."""
+    if have == want or not rows:
+        return flat
+    matrix = flat.reshape(rows, -1) if have == "row" else flat.reshape(-1, rows)
+    return np.ascontiguousarray(matrix.T).ravel()
 
 
 def _entries(

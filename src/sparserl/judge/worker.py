@@ -193,19 +193,25 @@ class Machine:
         """Put these values where a timing will multiply by them."""
         self._begin(name, check)
 
-    def put_baselines(self, pattern: Pattern, problem: Problem, values: Array) -> tuple[str, ...]:
-        """cuSPARSE's variants for this matrix, multiplying by these values; those it refuses are left out."""
+    def put_baselines(self, pattern: Pattern, problem: Problem, values: Array, mark: str = "") -> tuple[str, ...]:
+        """cuSPARSE's variants for this matrix, multiplying by these values; those it refuses are left out.
+
+        `mark` ends their names, to tell variants of several memory orders apart.
+        """
         from sparserl.backends import cusparse
         from sparserl.backends.cuda import CudaBackend
 
         backend = self.backend
-        if not self.baselines and isinstance(backend, CudaBackend):
-            held = self._upload(values)
-            for name in cusparse.variants(problem, pattern):
-                made = cusparse.prepare(backend, name, pattern, problem, held)
-                if not isinstance(made, str):
-                    self.baselines[f"cusparse:{name}"] = made
-        return tuple(self.baselines)
+        there = tuple(name for name in self.baselines if name.partition("@")[1:] == mark.partition("@")[1:])
+        if there or not isinstance(backend, CudaBackend):
+            return there
+        held = self._upload(values)
+        for name in cusparse.variants(problem, pattern):
+            made = cusparse.prepare(backend, name, pattern, problem, held)
+            if not isinstance(made, str):
+                self.baselines[f"cusparse:{name}{mark}"] = made
+                there += (f"cusparse:{name}{mark}",)
+        return there
 
     def run_baseline(self, name: str, x: Array, y_count: int) -> Array:
         """One product of a baseline, for the judge to look at: a library that is called wrongly is no baseline."""

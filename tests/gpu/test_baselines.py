@@ -1,0 +1,23 @@
+"""cuSPARSE as a baseline: every memory order of an SpMM, each checked before it counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparserl.evaluation import evaluation_list
+from sparserl.judge.evaluate import Judge
+from sparserl.records import Problem
+
+pytestmark = pytest.mark.gpu
+
+
+def test_an_spmm_has_checked_baselines_in_both_memory_orders() -> None:
+    pattern = next(c for c in evaluation_list() if c.name == "small_kkt").load()
+    with Judge("cuda") as judge:
+        case = judge.open(pattern, Problem("spmm", "float32", columns=16))
+        own = case.baselines()
+        both = case.baselines(every_order=True)
+        raced = case.race({}, both, modes=("solver",), rounds=3)
+    assert own and set(own) < set(both)
+    assert {name.partition("@")[2] for name in both} == {"", "col"}
+    assert set(raced) == set(both)
