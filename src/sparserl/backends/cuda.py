@@ -307,6 +307,11 @@ class CudaBackend:
         log.debug("%s: %d sides, SM clock %d MHz", plan.mode, len(executables), self.clock_mhz())
         return times
 
+    @property
+    def repetitions(self) -> int:
+        """Products in each graph of the last timing."""
+        return self.bench.repetitions
+
     def floor_us(self, plan: TimingPlan) -> float:
         self.settle()
         return self.bench.floor_us(plan)

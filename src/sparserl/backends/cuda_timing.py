@@ -45,6 +45,8 @@ class Bench:
         self._stream, self._instruments, self._alloc, self._l2_bytes = stream, instruments, alloc, l2_bytes
         self._floors: dict[TimingPlan, float] = {}
         self._l2_tb_s = 0.0
+        self.repetitions = 1
+        """products in each graph of the last timing"""
 
     def time(self, launches: Sequence[Launch], plan: TimingPlan) -> list[list[float]]:
         """Microseconds a product, by side and round."""
@@ -56,10 +58,10 @@ class Bench:
         flushed = self._alloc(2 * self._l2_bytes) if plan.mode == "cold" else None
         between = self._between(plan, x, flushed)
         bodies = [functools.partial(self._products, launch, between, plan, (x, y)) for launch in launches]
-        repetitions = self._repetitions(bodies, plan)
+        self.repetitions = self._repetitions(bodies, plan)
         if between is not None:
             bodies.append(functools.partial(_repeat, between))
-        rounds = self._rounds(bodies, repetitions, plan.rounds)
+        rounds = self._rounds(bodies, self.repetitions, plan.rounds)
         if between is None:
             return rounds
         alone = median(rounds.pop())

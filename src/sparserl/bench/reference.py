@@ -251,6 +251,8 @@ def _times(timings: Mapping[str, Timing]) -> dict[str, dict[str, object]]:
             "median_us": round(t.median_us, 4),
             "quantiles_us": [round(q, 4) for q in t.quantiles_us],
             "rounds": t.rounds,
+            "repetitions": t.repetitions,
+            "clock_mhz": t.clock_mhz,
             "floor_us": round(t.floor_us, 4),
             "source": t.source,
         }

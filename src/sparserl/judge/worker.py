@@ -221,11 +221,11 @@ class Machine:
         report = self.backend.run(self.baselines[name], here, there)
         return self.backend.read(there, x.dtype, y_count if report.ok else 0)
 
-    def time(self, names: Sequence[str], plan: TimingPlan) -> tuple[list[list[float]], int]:
-        """Microseconds by name and round, and the clock in MHz right after (0: not known)."""
+    def time(self, names: Sequence[str], plan: TimingPlan) -> tuple[list[list[float]], int, int]:
+        """Microseconds by name and round, the clock in MHz right after (0: not known), products in a timed graph."""
         known = {**{name: loaded.executable for name, loaded in self.programs.items()}, **self.baselines}
         readings = self.backend.time([known[name] for name in names], plan)
-        return readings, int(getattr(self.backend, "clock_mhz", int)())
+        return readings, int(getattr(self.backend, "clock_mhz", int)()), int(getattr(self.backend, "repetitions", 1))
 
     def floor_us(self, plan: TimingPlan) -> float:
         return self.backend.floor_us(plan)
