@@ -29,8 +29,7 @@ def pack(out: Path, level: int = LEVEL) -> list[Path]:
         if not plain.exists():
             continue
         lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in read(out, name))
-        import zstandard  # a machine that only measures need not have it
-
+        zstandard = _zstandard(out)
         data = zstandard.ZstdCompressor(level=level).compress("".join(lines).encode())
         write_atomic(_away(out, name), data)
         plain.unlink()  # only once its records are safe elsewhere
@@ -56,11 +55,19 @@ def replace(out: Path, name: str, records: list[dict[str, Any]]) -> None:
     pack(out)
 
 
+def _zstandard(path: Path) -> Any:
+    """The library, which a machine that only measures need not have."""
+    try:
+        import zstandard
+    except ImportError as error:
+        raise StoreError(f"The records in {path} are compressed: pip install zstandard, or unpack them first.") from error
+    return zstandard
+
+
 def _packed(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
-    import zstandard
-
+    zstandard = _zstandard(path)
     try:
         with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
             return [json.loads(line) for line in stream.read().splitlines()]
