@@ -60,7 +60,7 @@ def _zstandard(path: Path) -> Any:
     try:
         import zstandard
     except ImportError as error:
-        raise StoreError(f"The records in {path} are compressed: pip install zstandard, or unpack them first.") from error
+        raise StoreError(f"Records in {path} are compressed: pip install zstandard, or unpack them first.") from error
     return zstandard
 
 
