@@ -59,17 +59,28 @@ def test_a_bad_file_is_one_line_and_exit_code_2(tmp_path: Path, name: str) -> No
         (["--mode", "warm"], "chain, solver, cold"),
         (["--candidates", "0"], "1..4096"),
         (["--policy", "nowhere"], "nowhere"),
+        (["--seed", "-1"], "'seed'"),
+        (["--columns", "many"], "'--columns'"),
+        (["--speed", "fast"], "--speed"),
+        (["another.mtx"], "another.mtx"),
+        (["--json", "."], "--json"),
+        (["--json", "file/report.json"], "file is not a folder"),
+        (["--out", "file"], "file is not a folder"),
+        (["--dtype", "f16"], "spmm"),
     ],
 )
 def test_a_bad_option_is_one_line_and_exit_code_2(tmp_path: Path, args: list[str], part: str) -> None:
+    (tmp_path / "file").touch()
     done = command("tune", "family:stencil2d,nx=4,ny=4", *args, cwd=tmp_path)
     assert done.returncode == 2
     (line,) = done.stderr.strip().splitlines()
-    assert part in line
+    assert line.startswith("sparserl: ") and part in line
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]  # nothing is made for what can't be tuned
 
 
-def test_an_unknown_option_is_refused_with_exit_code_2(tmp_path: Path) -> None:
-    assert command("tune", "--speed", "fast", cwd=tmp_path).returncode == 2
+def test_no_arguments_show_the_help(tmp_path: Path) -> None:
+    done = command(cwd=tmp_path)
+    assert done.returncode == 0 and "tune" in done.stdout and done.stderr == ""
 
 
 def test_a_suitesparse_name_without_a_network_says_so(tmp_path: Path) -> None:
@@ -84,6 +95,10 @@ def test_a_suitesparse_name_without_a_network_says_so(tmp_path: Path) -> None:
         ("family:stencil2d,nx", "key=value"),
         ("family:stencil2d,nx=4,ny=4,wings=2", "wings"),
         ("family:stencil2d,nx=4,ny=4,seed=-1", "seed"),
+        ("family:stencil2d,nx=a,ny=4", "can't be made"),
+        ("family:stencil2d,nx=-4,ny=4", "can't be made.*sparserl families"),
+        ("family:permuted,of=stencil2d", "can't be made"),
+        ("", "empty name"),
     ],
 )
 def test_a_family_that_cannot_be_made_says_why(name: str, message: str) -> None:
@@ -142,6 +157,14 @@ def test_tune_writes_a_kernel_an_operator_and_a_report(tmp_path: Path) -> None:
 
     again = command(*args, cwd=tmp_path)
     assert again.returncode == 0 and "from the cache" in again.stdout
+
+
+@pytest.mark.slow
+def test_a_cache_that_is_no_folder_is_told_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "cache").touch()
+    done = command("tune", "family:stencil2d,nx=8,ny=8", "--device", "sim", "--candidates", "1", cwd=tmp_path)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "cache" in done.stderr.strip().splitlines()[-1]
 
 
 @pytest.mark.slow

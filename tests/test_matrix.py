@@ -255,7 +255,8 @@ def test_files_that_are_no_matrix_are_refused(tmp_path: Path) -> None:
         ("a.txt", b"", "must end in"),
         ("a.mtx.gz", b"not gzip", "gzip"),
         ("b.mtx.gz", gzip.compress(b"x" * 1000)[:-20], "gzip"),
-        ("a.npz", b"not zip", "npz"),
+        ("a.npz", b"not zip", r"no \.npz file\.$"),
+        ("zipped.mtx", gzip.compress(b"x" * 1000), r"end in \.mtx\.gz"),
     ]:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(MatrixError, match=says) as caught:

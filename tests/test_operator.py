@@ -240,6 +240,28 @@ def test_an_out_that_does_not_fit_is_refused(out: Any) -> None:
         make(random_matrix())(np.ones(40, np.float32), out=out)
 
 
+@pytest.mark.parametrize("x", [np.ones(39), np.ones((39, 4))], ids=["vector", "matrix"])
+def test_a_numpy_array_of_a_wrong_length_is_refused_with_both_shapes(x: np.ndarray) -> None:
+    with pytest.raises(OperatorError, match=rf"shape of x must be \(40,.*Got \({x.shape[0]},"):
+        make(random_matrix()) @ x
+
+
+def test_only_complex_numbers_are_told_to_be_multiplied_in_parts() -> None:
+    with pytest.raises(OperatorError, match="imaginary"):
+        make(random_matrix()) @ np.ones(40, complex)
+    with pytest.raises(OperatorError, match=r"real numbers\. Got object\.$"):
+        make(random_matrix()) @ np.array([None] * 40)
+
+
+def test_a_numpy_out_is_told_what_numpy_can_do() -> None:
+    locked = np.empty(50, np.float32)
+    locked.flags.writeable = False
+    with pytest.raises(OperatorError, match=r"Got a read-only array; use numpy\.empty\(\(50,\), 'float32'\)"):
+        make(random_matrix())(np.ones(40), out=locked)
+    with pytest.raises(OperatorError, match=r"strides \(16, 4\).*order='F'"):
+        spmm(random_matrix(), 4, c_order="col")(np.ones((40, 4)), out=np.empty((50, 4), np.float32))
+
+
 def test_out_may_not_overlap_x() -> None:
     op = make(random_matrix(40, 40))
     x = torch.ones(60)
@@ -298,6 +320,11 @@ def test_new_values_follow_the_users_order_through_unsorted_rows_and_duplicates(
 def test_values_of_another_count_are_refused(count: int) -> None:
     with pytest.raises(OperatorError, match=r"new values must be.*sparserl\.tune"):
         make(random_matrix()).update_values(np.ones(count))
+
+
+def test_a_whole_matrix_as_new_values_is_told_to_pass_its_data() -> None:
+    with pytest.raises(OperatorError, match=r"A\.data"):
+        make(random_matrix()).update_values(random_matrix())
 
 
 # ── looks ─────────────────────────────────────────────────────────────────────

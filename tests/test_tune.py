@@ -197,6 +197,14 @@ def test_a_dtype_may_be_written_in_any_usual_way(dtype: object) -> None:
         ({"device": "tpu"}, "auto, cuda, sim.*tpu"),
         ({"mode": "warm"}, "chain, solver, cold"),
         ({"candidates": 0}, "1..4096"),
+        ({"candidates": 2.5}, "'candidates'.*whole number.*2.5"),
+        ({"candidates": "many"}, "'candidates'.*whole number.*many"),
+        ({"seed": -1}, "'seed'.*-1"),
+        ({"seed": "x"}, "'seed'.*whole number"),
+        ({"op": "spmm", "columns": 8.0}, "'columns'.*whole number.*8.0"),
+        ({"policy": None}, "'recipes' or the path"),
+        ({"dtype": "float16"}, "op='spmm'"),
+        ({"dtype": "bf16"}, "op='spmm'"),
         ({"policy": "nowhere.cu"}, "'recipes' or the path.*not there"),
         ({"op": "spmm", "columns": 4, "b_order": "rows"}, "'row' or 'col'"),
     ],
@@ -204,6 +212,16 @@ def test_a_dtype_may_be_written_in_any_usual_way(dtype: object) -> None:
 def test_a_wrong_setting_is_refused_before_anything_is_read(settings: dict[str, object], message: str) -> None:
     with pytest.raises(SparseRLError, match=message):
         sparserl.tune("no such file.mtx", **settings)  # type: ignore[arg-type]
+
+
+def test_whole_numbers_of_numpy_are_plain_ones_in_a_problem() -> None:
+    assert type(make_problem("spmm", "f32", np.int64(8)).columns) is int  # type: ignore[arg-type]  # what users pass
+
+
+@pytest.mark.parametrize("shape", [(0, 0), (0, 5)])
+def test_a_matrix_without_rows_is_refused_by_name(shape: tuple[int, int]) -> None:
+    with pytest.raises(SparseRLError, match=f"{shape[0]} x {shape[1]} has no rows"):
+        sparserl.tune(sp.csr_matrix(shape), device="sim", cache=False)
 
 
 def test_settings_hold_what_was_asked() -> None:

@@ -7,6 +7,7 @@ Ctrl-C exits with 130 where nothing was found yet. Progress goes to stderr, resu
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,7 +39,7 @@ def tune(
     *,
     op: Annotated[str, typer.Option(help="spmv or spmm")] = "spmv",
     columns: Annotated[int, typer.Option(help="columns of B, for spmm")] = 1,
-    dtype: Annotated[str, typer.Option(help="f32, f64, f16 or bf16")] = "f32",
+    dtype: Annotated[str, typer.Option(help="f32 or f64; for spmm also f16 or bf16")] = "f32",
     device: Annotated[str, typer.Option(help="auto, cuda or sim")] = "auto",
     candidates: Annotated[int, typer.Option(help="programs to try")] = 16,
     policy: Annotated[str, typer.Option(help="recipes, or the path of a program or a folder of them")] = "recipes",
@@ -54,7 +55,10 @@ def tune(
     from sparserl.tune import tune as run
 
     make_problem(op, dtype, columns)  # a wrong option is told before a large file is read
-    folder = _writable(out or Path("out") / _stem(matrix))
+    folder = out or Path("out") / _stem(matrix)
+    _check_folder(folder, "--out")
+    if json not in ("", "-"):
+        _check_file(Path(json), "--json")
     try:
         with display.progress() as watch:
             found = run(
@@ -110,6 +114,8 @@ def families() -> None:
 
 def open_matrix(name: str) -> Any:
     """A path or SuiteSparse name as it is; 'family:NAME,key=value…,seed=N' made here."""
+    if not name:
+        raise SparseRLError("The matrix has an empty name. Give a path, suitesparse:Group/Name or family:NAME.")
     if not name.startswith("family:"):
         return name
     from sparserl.families import make, values_for
@@ -125,8 +131,12 @@ def open_matrix(name: str) -> Any:
     seed = params.pop("seed", 0)
     if not isinstance(seed, int) or seed < 0:
         raise SparseRLError(f"The seed of {name!r} must be a whole number from 0. Got {seed!r}.")
-    pattern = _draw(family, seed) if not params else make(family, seed, **params)
-    return Matrix(pattern, values_for(pattern, seed))
+    try:
+        pattern = _draw(family, seed) if not params else make(family, seed, **params)
+        return Matrix(pattern, values_for(pattern, seed))
+    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
+        # the families check few of their settings; what they stumble over is a setting
+        raise SparseRLError(f"{name!r} can't be made ({error}). `sparserl families` lists the settings.") from error
 
 
 def _draw(family: str, seed: int) -> Any:
@@ -157,12 +167,18 @@ def _stem(matrix: str) -> str:
     return base
 
 
-def _writable(folder: Path) -> Path:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise SparseRLError(f"Can't make the folder {folder}: {error.strerror}. Choose another with --out.") from error
-    return folder
+def _check_folder(folder: Path, option: str) -> None:
+    """Told before the tuning, which may take minutes. Nothing is made yet: a bad matrix leaves no empty folder."""
+    there = next((p for p in (folder, *folder.absolute().parents) if p.exists()), Path("/"))
+    why = "not a folder" if not there.is_dir() else "not writable" if not os.access(there, os.W_OK | os.X_OK) else ""
+    if why:
+        raise SparseRLError(f"Can't write to the folder {folder}: {there} is {why}. Choose another with {option}.")
+
+
+def _check_file(file: Path, option: str) -> None:
+    if file.is_dir():
+        raise SparseRLError(f"Can't write {file}: it is a folder. Give {option} a file name, or - for stdout.")
+    _check_folder(file.parent, option)
 
 
 def _write(found: Operator, folder: Path, json_file: str) -> None:
@@ -175,16 +191,34 @@ def _write(found: Operator, folder: Path, json_file: str) -> None:
         if json_file:
             write_json(Path(json_file), found.report)
     except OSError as error:
-        raise SparseRLError(f"Can't write {error.filename}: {error.strerror}.") from error
+        where = Path(error.filename or folder)  # a temporary file beside the one that was meant: say where
+        raise SparseRLError(f"Can't write to the folder {where.parent}: {error.strerror}.") from error
+
+
+UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""of the command line itself; typer brings its own copy of click or uses the installed one, and exports the subclass"""
 
 
 def main() -> None:
     """The entry point of the `sparserl` command."""
     try:
-        app()
-    except SparseRLError as error:
-        typer.echo(f"sparserl: {' '.join(str(error).split())}", err=True)
+        code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
+    except (SparseRLError, UsageError) as error:
+        text = str(error) if isinstance(error, SparseRLError) else f"{_usage(error)} See `sparserl --help`."
+        typer.echo(f"sparserl: {' '.join(text.split())}", err=True)
         sys.exit(2)
+    except OSError as error:  # a full disk, a cache that is no folder: the user's to mend
+        where = f"{error.filename}: " if error.filename else ""
+        typer.echo(f"sparserl: {where}{error.strerror or error}. `sparserl doctor` checks this machine.", err=True)
+        sys.exit(2)
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    sys.exit(code or 0)
+
+
+def _usage(error: Any) -> str:
+    text: str = error.format_message().strip()
+    return text if text.endswith((".", "?")) else f"{text}."
 
 
 if __name__ == "__main__":

@@ -48,7 +48,8 @@ def _lines(console: Console) -> Callable[[Progress], None]:
         if step.stage not in seen:
             seen.add(step.stage)
             best = f", best so far {step.best_us:.3g} us" if step.best_us else ""
-            console.print(f"{step.stage} {step.total} candidates{best}", soft_wrap=True, highlight=False)
+            many = "candidate" if step.total == 1 else "candidates"
+            console.print(f"{step.stage} {step.total} {many}{best}", soft_wrap=True, highlight=False)
 
     return watch
 
@@ -96,11 +97,17 @@ def _table(console: Console, heads: tuple[str, ...], rows: list[tuple[str, ...]]
     from rich.table import Table
     from rich.text import Text
 
+    figures = heads[4:]
+    if sum(max(len(row[i]) for row in [heads, *rows]) + 2 for i in range(len(heads))) - 2 > console.width:
+        # a parameter a line would be a page a candidate: they go below their layout, and long heads are broken
+        figures = tuple(head.replace(" ", "\n") for head in figures)
+        heads = ("", "layout\nparameters", "verdict", *figures)
+        rows = [(mark, f"{layout}\n{params}", *rest) for mark, layout, params, *rest in rows]
     table = Table(box=None, pad_edge=False)
     for head in heads:
-        table.add_column(head, justify="right" if head in heads[4:] else "left", overflow="fold")
+        table.add_column(head, justify="right" if head in figures else "left", overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row), style="bold green" if row[0] else "" if row[4] else "dim")
+        table.add_row(*(Text(cell) for cell in row), style="bold green" if row[0] else "" if row[-3] else "dim")
     console.print(table, soft_wrap=False)
 
 

@@ -123,6 +123,9 @@ class Operator(LinearOperator):  # type: ignore[misc]  # SciPy ships no types
     def __matmul__(self, x: Any) -> Any:
         if type(x).__module__.partition(".")[0] in ("torch", "cupy"):
             return self(x)
+        if isinstance(x, np.ndarray) and x.ndim in (1, 2) and x.shape[0] != self.shape[1]:
+            wide = (self.shape[1], *x.shape[1:])  # SciPy would say no more than "dimension mismatch"
+            raise OperatorError(f"The shape of {self._x.name} must be {wide} for this operator. Got {x.shape}.")
         return super().__matmul__(x)
 
     def _matvec(self, x: Array) -> Array:
@@ -234,6 +237,8 @@ class Operator(LinearOperator):  # type: ignore[misc]  # SciPy ships no types
             new_data = new_data.detach().double().cpu().numpy()
         elif hasattr(new_data, "get") and type(new_data).__module__.partition(".")[0] == "cupy":
             new_data = new_data.get()
+        elif hasattr(new_data, "tocsr"):
+            raise OperatorError("The new values must be an array, not a matrix: pass A.data of the same pattern.")
         values = vectors.numpy_real(np.asarray(new_data), "The new values")
         values = self._order.canonical(values.reshape(-1) if values.ndim == 1 else values)
         wide = np.array(values, dtype=np.float32 if values.dtype in (np.float32, np.float16) else np.float64)

@@ -113,6 +113,8 @@ def _parse_header(raw: bytes, name: str) -> _Header:
     at = raw.find(b"\n") + 1 or len(raw)
     words = raw[:at].decode("latin-1").lower().split()
     if len(words) != 5 or words[0] != "%%matrixmarket" or words[1] != "matrix":
+        if raw.startswith(b"\x1f\x8b"):
+            raise MatrixError(f"{name}: the file is compressed by gzip: let its name end in .mtx.gz.")
         shown = raw[: min(at, 60)].decode("latin-1").strip()
         raise MatrixError(
             f"{name}: line 1 must be '%%MatrixMarket matrix coordinate <field> <symmetry>'. Got {shown!r}."
@@ -184,7 +186,8 @@ def _read_npz(path: Path) -> Coordinates | Compressed:
                 return Coordinates(rows, columns, archive["row"], archive["col"], archive["data"])
             start, index, data = archive["indptr"], archive["indices"], archive["data"]
     except (zipfile.BadZipFile, ValueError, KeyError, EOFError, zlib.error, AttributeError, TypeError) as error:
-        raise MatrixError(f"{path}: the .npz file is broken or holds no sparse matrix: {error}.") from None
+        why = "it is no .npz file" if "pickle" in str(error) else str(error).rstrip(".")  # NumPy advises to trust it
+        raise MatrixError(f"{path}: the .npz file is broken or holds no sparse matrix: {why}.") from None
     if kind == "csr":
         return Compressed(rows, columns, start, index, data)
     if start.shape != (columns + 1,) or start[-1] != len(index) or bool((np.diff(start) < 0).any()):

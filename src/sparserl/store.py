@@ -177,7 +177,7 @@ def read_folder(folder: Path) -> dict[str, Any]:
     for name, facts in manifest["files"].items():
         path = folder / name
         if not path.is_file() or path.stat().st_size != facts["size_bytes"] or _sha256(path) != facts["sha256"]:
-            raise StoreError(f"{path} is missing or has changed : delete {folder} and make it again.")
+            raise StoreError(f"{path} is missing or has changed: delete {folder} and make it again.")
     about = manifest["about"]
     assert isinstance(about, dict)
     return about

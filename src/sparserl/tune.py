@@ -15,6 +15,7 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 DEVICES = ("auto", "cuda", "sim")
 MOST_CANDIDATES = 4096
+LARGEST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,13 @@ class Settings:
             raise SparseRLError(f"The 'mode' of tune must be one of {', '.join(MODES)}. Got {self.mode!r}.")
         if not 1 <= self.candidates <= MOST_CANDIDATES:
             raise SparseRLError(f"The 'candidates' of tune must be in 1..{MOST_CANDIDATES}. Got {self.candidates}.")
+        if self.policy == "recipes" and self.problem.op == "spmv" and self.problem.value_bytes == 2:
+            raise SparseRLError(
+                f"The recipes multiply a vector in float32 or float64. Got {self.problem.dtype!r}, which they have for "
+                "op='spmm' alone: with columns=1 that is one vector."
+            )
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise SparseRLError(f"The 'seed' of tune must be in 0..{LARGEST_SEED}. Got {self.seed}.")
         if self.policy != "recipes" and not Path(self.policy).exists():
             raise SparseRLError(
                 f"The 'policy' of tune must be 'recipes' or the path of a program file or folder. Got {self.policy!r}, "
@@ -73,7 +82,7 @@ def tune(
     device: str = "auto",
     columns: int = 1,
     candidates: int = 16,
-    policy: str = "recipes",
+    policy: str | Path = "recipes",
     seed: int = 0,
     mode: Mode = "solver",
     cache: bool = True,
@@ -85,7 +94,7 @@ def tune(
 
     A: a SciPy, torch or CuPy sparse matrix, a path (.mtx, .mtx.gz, .npz) or 'suitesparse:Group/Name'.
     op: 'spmv' (y = A x) or 'spmm' (C = A B with `columns` columns; `b_order`, `c_order`: 'row' or 'col' major).
-    dtype: 'float32', 'float64', 'float16' or 'bfloat16' (or f32 …, or a NumPy or torch dtype).
+    dtype: 'float32', 'float64', for spmm also 'float16' or 'bfloat16' (or f32 …, or a NumPy or torch dtype).
     progress: called with a `search.Progress` at every step.
     The other arguments: see `Settings`. The operator's `report` holds every candidate with its verdict and time.
     """
@@ -94,17 +103,19 @@ def tune(
     from sparserl.operator import Operator
     from sparserl.value_order import value_order
 
-    settings = Settings(make_problem(op, dtype, columns, b_order, c_order), device, candidates, policy, seed, mode)
+    problem = make_problem(op, dtype, columns, b_order, c_order)
+    count, seed = _whole("candidates", candidates), _whole("seed", seed)
+    settings = Settings(problem, device, count, str(policy), seed, mode)
     began = time.perf_counter()
     matrix = as_matrix(A)
+    if not matrix.pattern.rows:
+        raise SparseRLError(f"A matrix of {matrix.shape[0]} x {matrix.shape[1]} has no rows: there is nothing to tune.")
     read_s = time.perf_counter() - began
     backend = machine(device)
     order = value_order(A, matrix.pattern)
     kept = _Kept(matrix.pattern, settings, backend.device()) if cache else None
     if kept is not None and (hit := kept.get()) is not None:
-        engine = _engine(
-            matrix, settings.problem, hit.source, backend, generated=hit.generated, binary=hit.binary
-        )
+        engine = _engine(matrix, settings.problem, hit.source, backend, generated=hit.generated, binary=hit.binary)
         return Operator(matrix, settings.problem, engine, {**hit.report, "from_cache": True}, order)
     found = explore(matrix.pattern, settings, backend.device(), progress)
     found.phases_s = {"read": read_s, **found.phases_s}
@@ -121,12 +132,20 @@ def make_problem(op: str, dtype: Any, columns: int, b_order: str = "row", c_orde
     name = SHORT_DTYPES.get(name, name)
     if name not in VALUE_BYTES:
         raise SparseRLError(f"The 'dtype' of tune must be one of {', '.join(VALUE_BYTES)}. Got {dtype!r}.")
+    columns = _whole("columns", columns)
     if b_order not in get_args(Order) or c_order not in get_args(Order):
         raise SparseRLError(f"'b_order' and 'c_order' must be 'row' or 'col'. Got {b_order!r} and {c_order!r}.")
     try:
         return Problem(op, name, columns, b_order, c_order)  # type: ignore[arg-type]  # checked in __post_init__
     except ValueError as error:
         raise SparseRLError(str(error)) from error
+
+
+def _whole(name: str, value: object) -> int:
+    """A user's whole number, NumPy's too, as a plain int: reports are JSON."""
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise SparseRLError(f"The '{name}' of tune must be a whole number. Got {value!r}.")
+    return int(value)
 
 
 def explore(

@@ -108,14 +108,17 @@ def numpy_target(out: Any, slot: Slot) -> Array:
     if out.shape != slot.shape:
         raise wrong_shape(slot, out.shape)
     if not _strides_fit(tuple(s // out.itemsize for s in out.strides), slot) or not out.flags.writeable:
-        raise _wrong_order(slot, "an array that is read-only or not contiguous that way")
+        order = "" if len(slot.shape) == 1 else f", order='{'C' if slot.order == 'row' else 'F'}'"
+        got = f"strides {out.strides} bytes" if out.flags.writeable else "a read-only array"
+        raise _wrong_order(slot, got, f"numpy.empty({slot.shape}, '{slot.dtype}'{order})")
     return out
 
 
 def numpy_real(x: Array, name: str) -> Array:
     """A NumPy array of real numbers of any type; they are rounded to the operator's dtype later."""
     if x.dtype.kind not in "fiub":
-        raise OperatorError(f"{name} must hold real numbers. Got {x.dtype}; multiply real and imaginary part apart.")
+        advice = "; multiply real and imaginary part apart" if x.dtype.kind == "c" else ""
+        raise OperatorError(f"{name} must hold real numbers. Got {x.dtype}{advice}.")
     return x
 
 
@@ -190,7 +193,7 @@ def wrong_shape(slot: Slot, got: tuple[int, ...]) -> OperatorError:
     return OperatorError(f"The shape of {slot.name} must be {slot.shape} for this operator. Got {got}{advice}.")
 
 
-def _wrong_order(slot: Slot, got: str) -> OperatorError:
+def _wrong_order(slot: Slot, got: str, advice: str = "") -> OperatorError:
     order = "contiguous" if len(slot.shape) == 1 else f"{slot.order}-major and contiguous"
-    advice = f"{slot.name}.contiguous()" if slot.order == "row" else f"{slot.name}.t().contiguous().t()"
+    advice = advice or (f"{slot.name}.contiguous()" if slot.order == "row" else f"{slot.name}.t().contiguous().t()")
     return OperatorError(f"{slot.name} must be {order} (and writable, as a target). Got {got}; use {advice}.")
