@@ -9,6 +9,7 @@ Not covered: several devices in one process, hanging kernels (the sandbox ends t
 
 from __future__ import annotations
 
+import ctypes
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -38,6 +39,10 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 def why_not(device: int = 0) -> str | None:
     """None where a CUDA device is usable, else the reason and what to do."""
+    try:
+        ctypes.CDLL("libcuda.so.1")  # a look before torch, whose import takes seconds
+    except OSError:
+        return "there is no NVIDIA driver (libcuda.so.1 can't be loaded): install it, or check LD_LIBRARY_PATH"
     try:
         import torch
     except ImportError as error:

@@ -97,7 +97,7 @@ class Library:
         return ctypes.cast(self._cdll[symbol], ctypes.c_void_p).value or 0
 
     def __del__(self) -> None:
-        if self._handle:
+        if getattr(self, "_handle", 0) and hasattr(_ctypes, "dlclose"):  # at exit modules are emptied before objects go
             _ctypes.dlclose(self._handle)
 
     def launch(self, request: NativeRequest) -> str:
