@@ -17,7 +17,7 @@ FLOORS: dict[str, int] = {
     # the nouns between a program and a machine (Job, Binary, the Backend Protocol) hold no machine themselves
     "backends.backend": 2,
     **dict.fromkeys(("lexer", "outline", "vocabulary", "expression", "program", "assemble"), 3),
-    **dict.fromkeys(("screen", "screen_rules"), 3),
+    **dict.fromkeys(("screen", "screen_pointers", "screen_rules"), 3),
     "recipes": 3,
     "backends": 4,
     **dict.fromkeys(("judge", "policy"), 5),

@@ -292,7 +292,42 @@ CASES: dict[str, tuple[list[str], list[str]]] = {
             text("auto p = reinterpret_cast<const pack<value_t, 4>*>(x); y[0] = p[0][1] * (rows * columns);"),
         ],
     ),
-    "plain char": ([text("char a = 1;")], [text("unsigned char a = 1; signed char b = 2;")]),
+    "addresses": (
+        [
+            text(body)
+            for body in (
+                "long long a = (long long)x;",
+                "long long a = (unsigned long long)(x + 1);",
+                "long long a = (long long)&x[1];",
+                "long long a = long(x);",
+                "auto q = x; long long a = (long long)q;",
+                "const value_t* q = x; long long a = *reinterpret_cast<const long long*>(&q);",
+                "const value_t* w[2] = {x, x};",
+                "pack<const value_t*, 1> w;",
+                "bool a = x - y == 4096;",
+                "bool a = (x) - (y) == 4096;",
+                "bool a = &x[0] - &y[0] == 4096;",
+                "bool a = x < y;",
+                "bool a = &x[0] < &y[0];",
+            )
+        ]
+        + [text("", "template <class T> __device__ long f(T a) { return *reinterpret_cast<const long*>(&a); }")]
+        + [text("", "template <class T> __device__ long long f(T a) { return (long long)a; }")],
+        [
+            text("auto p = reinterpret_cast<const float4*>(x + 4); y[0] = (int)x[1] - x[0] - (x[1] + p[0].x);"),
+            text("float4 v = make_float4(0, 0, 0, 0); y[0] = reinterpret_cast<const value_t*>(&v)[1];"),
+            text("int a = int(gridDim.x) - int(threadIdx.x) - 1; y[a] = (long)(blockIdx.x) - (threadIdx.y);"),
+            text("int a = rows & columns; long long b = (long long)rows * columns; y[0] = a - (int)(b * x[a]);"),
+        ],
+    ),
+    "tables": (
+        [text("", "__device__ constexpr int T[] = {" + ", ".join("7" for _ in range(300)) + "};")],
+        [text("", "__device__ constexpr int T[] = {" + ", ".join("7" for _ in range(200)) + "};")],
+    ),
+    "plain char": (
+        [text("char a = 1;"), text("long double a = 1;"), text("double const long a = 1;")],
+        [text("unsigned char a = 1; signed char b = 2; long c = 3; double d = 4;")],
+    ),
     "pdl wait": (
         [
             text("y[0] = x[0];", header=PDL),

@@ -337,7 +337,28 @@ def test_atomics_from_many_blocks_do_not_race_but_a_plain_write_beside_them_does
     )
 
 
-def test_warp_operations_order_shared_memory_within_a_warp_only() -> None:
+@pytest.mark.parametrize("operation", ["__ballot_sync(~0u, 1)", "__shfl_xor_sync(~0u, i, 1)"])
+def test_shuffles_and_votes_order_no_shared_memory(operation: str) -> None:
+    body = f"__shared__ float s[64]; int i = threadIdx.x; s[i] = x[i]; if ({operation} >= 0u) y[i] = s[i ^ 1];"
+    assert "races" in failure(Bench(body))
+
+
+def test_a_small_product_is_watched_every_time_and_modelled_by_the_first() -> None:
+    bench = Bench("int i = threadIdx.x; y[i] = x[0] > 2.0f ? cols[n + i] : x[i];")
+    bench.backend.write(bench.memory["x"], np.zeros(64, dtype=np.float32))
+    first = bench.run()
+    assert first.ok and bench.run() == first
+    bench.backend.write(bench.memory["x"], np.full(64, 3, dtype=np.float32))
+    assert "past the end of cols" in failure(bench)
+
+
+def test_a_variable_that_nobody_set_is_not_zero() -> None:
+    bench = Bench("int i = threadIdx.x; float sum; for (int j = 0; j < n; ++j) sum += x[j]; y[i] = sum;")
+    assert bench.run().ok
+    assert (np.abs(bench.backend.read(bench.memory["y"], np.dtype(np.float32), 64)) > 1e30).all()
+
+
+def test_syncwarp_orders_shared_memory_within_a_warp_only() -> None:
     body = "__shared__ float s[64]; int i = threadIdx.x; s[i] = x[i]; __syncwarp(); y[i] = s[{other}];"
     assert Bench(body.format(other="i ^ 1")).run().ok
     assert "races" in failure(Bench(body.format(other="i & 31")))

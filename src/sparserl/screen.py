@@ -166,8 +166,20 @@ RULES = (
         screen_rules.casts,
     ),
     Rule(
+        "addresses",
+        "Pointers may be followed, not looked at: timed vectors lie elsewhere than checked ones, and a program that "
+        "knew addresses could tell.",
+        screen_rules.addresses,
+    ),
+    Rule(
+        "tables",
+        "The matrix comes in its arrays. A text full of numbers carries the pattern itself, and is right for no other.",
+        screen_rules.tables,
+    ),
+    Rule(
         "plain char",
-        "char is signed on one machine and unsigned on another; write 'signed char' or 'unsigned char'.",
+        "char is signed on one machine and unsigned on another: write 'signed char' or 'unsigned char'. long "
+        "double has other bits on each.",
         screen_rules.plain_char,
     ),
     Rule(

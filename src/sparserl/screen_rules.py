@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from sparserl.lexer import closing
 from sparserl.outline import Function, Item, Outline, arguments, close_angle
 from sparserl.records import Program
+from sparserl.screen_pointers import pointer_addresses, pointer_arrays
 from sparserl.vocabulary import (
     BUILTINS,
     CALLABLE,
@@ -26,6 +27,8 @@ Complaint = tuple[int, str]
 """line of the program, what was found there"""
 
 UNROLL_LIMIT = 1024
+NUMBERS_LIMIT = 256
+"""numbers written out in a body; the most found in a sample of the recipes is 58"""
 
 _UNROLL = re.compile(r"#\s*pragma\s+unroll(?:\s+(\w+)|\s*\(\s*(\w+)\s*\))?\s*(?://.*)?", re.ASCII)
 _INTEGER = re.compile(r"(?:0[xX][0-9a-fA-F]+|[0-9]+)(?:[uU]?[lL]{0,2}|[lL]{1,2}[uU])", re.ASCII)
@@ -255,10 +258,34 @@ def casts(subject: Subject) -> Iterator[Complaint]:
                 yield token.line, f"the cast '({' '.join(inside)})'; use reinterpret_cast for pointers"
 
 
+def addresses(subject: Subject) -> Iterator[Complaint]:
+    yield from pointer_addresses(subject.outline)
+    yield from pointer_arrays(subject.outline)
+
+
+def tables(subject: Subject) -> Iterator[Complaint]:
+    numbers = [token for token in subject.outline.tokens if token.kind == "number"]
+    if len(numbers) > NUMBERS_LIMIT:
+        yield numbers[NUMBERS_LIMIT].line, f"the body has {len(numbers)} numbers; the limit is {NUMBERS_LIMIT}"
+
+
 def plain_char(subject: Subject) -> Iterator[Complaint]:
     for i, token in enumerate(subject.outline.tokens):
+        if token.text == "long" and "double" in _type_words(subject.outline, i):
+            yield token.line, "'long double'"
         if token.text == "char" and subject.outline.text(i - 1) not in ("signed", "unsigned"):
             yield token.line, "'char' without 'signed' or 'unsigned'"
+
+
+def _type_words(outline: Outline, at: int) -> set[str]:
+    """The words of the type that the scalar word at `at` is a part of, in whatever order they stand."""
+    words = SCALAR_WORDS | {"const", "volatile", "constexpr"}
+    first = last = at
+    while outline.text(first - 1) in words:
+        first -= 1
+    while outline.text(last + 1) in words:
+        last += 1
+    return {outline.text(i) for i in range(first, last + 1)}
 
 
 def pdl_wait(subject: Subject) -> Iterator[Complaint]:

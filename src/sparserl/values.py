@@ -31,6 +31,20 @@ def widen(stored: np.ndarray, dtype: DType) -> np.ndarray:
     return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
+TIMED_PERIOD = 1 << 20
+"""numbers after which those of a timed x repeat"""
+
+
+def timed_numbers(random: np.random.Generator, count: int, value_bytes: int) -> np.ndarray:
+    """x as the clock finds it: magnitude 1/8 to 1, either sign; two-byte ones are harmless as float16 and bfloat16.
+
+    The checks draw from here too, so that a program can't tell a timed x from a checked one.
+    """
+    drawn = min(count, TIMED_PERIOD)
+    numbers = random.uniform(0.125, 1.0, drawn) * random.choice([-1.0, 1.0], drawn)
+    return np.resize(numbers.astype({2: np.float16, 4: np.float32, 8: np.float64}[value_bytes]), count)
+
+
 def without_negative_zero(stored: np.ndarray, dtype: DType) -> np.ndarray:
     """-0.0 marks padding in a packed value buffer, so a user's own -0.0 becomes +0.0."""
     if dtype == "bfloat16":

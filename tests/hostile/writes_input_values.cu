@@ -1,4 +1,4 @@
-// expect: FAILED
+// expect: SCREENED
 // tries: scales the values in place and divides by the same
 // layout: rows index=int32
 // launch: spmv<<<div_up(rows, 128), 128>>>

@@ -1,4 +1,4 @@
-// expect: FAILED
+// expect: SCREENED
 // tries: reaches x from y and overwrites it
 // layout: rows index=int32
 // launch: spmv<<<div_up(rows, 128), 128>>>

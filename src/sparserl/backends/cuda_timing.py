@@ -23,6 +23,7 @@ import numpy as np
 from sparserl.backends.backend import Buffer, TimingPlan
 from sparserl.backends.driver import Call, Graph, Stopwatch, call
 from sparserl.backends.instruments import Instruments
+from sparserl.values import TIMED_PERIOD, timed_numbers
 
 Launch = Callable[[int, int, int], None]
 """(x, y, stream)"""
@@ -33,7 +34,6 @@ WARM_UPS = 2
 ESTIMATE = 8
 LONGEST_RATIO = 50
 """where sides differ by more than this, the fastest one's graph gets shorter than asked: the rest would take minutes"""
-RANDOM_ELEMENTS = 1 << 20
 
 
 class Bench:
@@ -105,13 +105,10 @@ class Bench:
         return min(times[WARM_UPS:])
 
     def _random(self, elements: int, value_bytes: int) -> Buffer:
-        """Numbers of magnitude 1/8 to 1 with either sign; two-byte ones are harmless as float16 and as bfloat16."""
+        """Numbers as `timed_numbers` draws them, from no known seed: who knows them knows that it is timed."""
         size_bytes = max(elements * value_bytes, 1)
         buffer = self._alloc(size_bytes)
-        rng = np.random.default_rng(0)
-        count = min(elements, RANDOM_ELEMENTS)
-        numbers = rng.uniform(0.125, 1.0, count) * rng.choice([-1.0, 1.0], count)
-        first = numbers.astype({2: np.float16, 4: np.float32, 8: np.float64}[value_bytes])
+        first = timed_numbers(np.random.default_rng(), min(elements, TIMED_PERIOD), value_bytes)
         if first.nbytes:
             call("cuMemcpyHtoD", buffer.pointer, first.ctypes.data, first.nbytes)
         filled = first.nbytes

@@ -1,10 +1,12 @@
 """The numbers a program is checked against: fresh values and x, and the product in float64 from what was stored.
 
 Every set is drawn from a generator that is seeded by the operating system unless a seed is given, so that no program
-can know it. Three kinds: 'wide' (x over many magnitudes), 'narrow' (x of one size, so that a single dropped entry of a
-long row still shows) and 'isolation' (NaN or Inf at a few places of x, zeros among the values).
+can know it. The kinds: 'wide' (x over many magnitudes), 'narrow' (x of one size, so that a single dropped entry of a
+long row still shows), 'isolation' (NaN or Inf at a few places of x, zeros among the values), 'timed' (the numbers that
+the clock multiplies) and 'fed' (what becomes of them when y is fed back: products of products, of any size, with
+zeros). Without the last two a program could look at x or the values and do less for those that are only ever timed.
 
-Large problems (nonzeros times columns of B from 2 M on) draw a pool of six sets once a case (four from 128 M on) and
+Large problems (nonzeros times columns of B from 2 M on) draw a pool of eight sets once a case (six from 128 M on) and
 pick from it at random for every check, because there the reference costs many times what the kernel does. A program
 has no memory between checks that the judge doesn't poison, so it can't learn the pool.
 
@@ -13,6 +15,7 @@ Not covered: the matrix's own values. A kernel never sees them here; what holds 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,10 +25,10 @@ from sparserl.judge.product import Product
 from sparserl.judge.tolerance import EPSILON, limits
 from sparserl.matrix import Pattern
 from sparserl.records import DType, Problem
-from sparserl.values import store, widen
+from sparserl.values import STORAGE, store, timed_numbers, widen
 
 Array = np.ndarray[Any, np.dtype[Any]]
-Kind = Literal["wide", "narrow", "isolation"]
+Kind = Literal["wide", "narrow", "isolation", "timed", "fed"]
 
 FRESH_BELOW = 2_000_000
 """nonzeros times columns below which every check draws new numbers"""
@@ -35,6 +38,10 @@ FEW_ROWS = 256
 """rows that are multiplied again one by one, rather than all of them at once"""
 CHAIN_STEPS = 20
 FEW_STEPS = 6
+FED_STEPS = 3
+"""products behind a 'fed' x at most"""
+FED_OCTAVES = 40
+"""how far thousands of products may carry x from where it began (float16 has no room for that)"""
 
 
 @dataclass(frozen=True)
@@ -65,11 +72,12 @@ class Reference:
         self._random = np.random.default_rng(seed)
         self._pool: dict[str, ValueSet] = {}
         self._scale: float | None = None
+        self._fading = False
         self.product = Product(pattern, problem.columns)
         work = pattern.nonzeros * problem.columns
         self.fresh = work < FRESH_BELOW
         fewer = int(work >= HUGE)
-        self._sets = {"wide": 3 - fewer, "narrow": 2 - fewer, "isolation": 1}
+        self._sets = {"wide": 3 - fewer, "narrow": 2 - fewer, "isolation": 1, "timed": 1, "fed": 1}
         self.bounded_steps = CHAIN_STEPS if self.fresh else FEW_STEPS
         """dependent products of which the end is known within a bound: three products of the reference each"""
         self.chains: dict[str, tuple[Array, Array]] = {}
@@ -84,6 +92,10 @@ class Reference:
             self._pool[key] = self._make(kind, key)
         return self._pool[key]
 
+    def pick(self, kinds: Sequence[Kind]) -> Kind:
+        """One of these at random."""
+        return kinds[int(self._random.integers(len(kinds)))]
+
     def draw_chain(self, row_sums: bool) -> ValueSet:
         """A set whose matrix can be multiplied with `CHAIN_STEPS` times over and x stays in range (if it is square).
 
@@ -94,16 +106,14 @@ class Reference:
         if key in self._pool:
             return self._pool[key]
         pattern, dtype = self.pattern, self.problem.dtype
-        values = widen(_numbers(self._random, pattern.nonzeros, dtype, octaves=4), dtype)
         x = _numbers(self._random, pattern.columns * self.problem.columns, dtype, octaves=4)
-        if row_sums:
+        if not row_sums:
+            values = self._steady_values(x)
+        else:
+            values = widen(_numbers(self._random, pattern.nonzeros, dtype, octaves=4), dtype)
             sums = self.product.times(np.abs(values), np.ones((pattern.columns, 1)))[:, 0]
             # 1 - 2^-6: rounding the scaled values to bfloat16 must not push a sum past 1
             values *= np.repeat((1 - 2.0**-6) / np.where(sums > 0, sums, 1.0), pattern.row_lengths)
-        elif pattern.rows == pattern.columns:
-            if self._scale is None:  # the same for all values drawn alike
-                self._scale = self._steady_scale(values, self.dense(x))
-            values *= self._scale
         check = self._finish(key, store(values, dtype), x)
         if key:
             self._pool[key] = check
@@ -147,6 +157,31 @@ class Reference:
         limit[rows] += EPSILON[dtype] * (np.abs(expected[rows]) - np.abs(check.expected[rows]))
         return replace(check, expected=expected, limit=limit)
 
+    def _steady_values(self, x: Array) -> Array:
+        """Values, float64, with which repeated products keep their size if the matrix is square."""
+        values = widen(_numbers(self._random, self.pattern.nonzeros, self.problem.dtype, octaves=4), self.problem.dtype)
+        if self.pattern.rows == self.pattern.columns:
+            if self._scale is None:  # the same for all values drawn alike
+                self._scale = self._steady_scale(values, self.dense(x))
+            values *= self._scale
+        return values
+
+    def _as_timed(self, fed: bool) -> tuple[Array, Array]:
+        """Values and x as the clock has them at the start, or (fed) after some products."""
+        random, problem, dtype = self._random, self.problem, self.problem.dtype
+        x = timed_numbers(random, self.pattern.columns * problem.columns, problem.value_bytes).view(STORAGE[dtype])
+        values = store(self._steady_values(x), dtype)
+        if not fed:
+            return values, x
+        b = self.dense(x)
+        for _ in range(random.integers(1, FED_STEPS + 1) if self.pattern.rows == self.pattern.columns else 0):
+            b = self.product.times(widen(values, dtype), b)
+        if dtype != "float16":
+            self._fading = not self._fading  # a program sees both: one set before it is timed, the next after
+            b = b * 2.0 ** ((-1) ** self._fading * random.integers(FED_OCTAVES // 4, FED_OCTAVES + 1))
+        b[random.random(b.shape) < random.choice([0.0, 0.5])] = 0.0
+        return values, store((b if problem.b_order == "row" else b.T).ravel(), dtype)
+
     def _steady_scale(self, values: Array, b: Array) -> float:
         """The factor with which repeated products neither grow nor fade, found by doing them."""
         values, b = values.astype(self.product.narrow), b[:, :4].astype(self.product.narrow)
@@ -162,6 +197,8 @@ class Reference:
 
     def _make(self, kind: Kind, key: str) -> ValueSet:
         dtype = self.problem.dtype
+        if kind in ("timed", "fed"):
+            return self._finish(key, *self._as_timed(kind == "fed"))
         wide_octaves = 8 if dtype == "float16" else 16  # f16 has 30 octaves in all, and sums need room
         values = _numbers(self._random, self.pattern.nonzeros, dtype, octaves=4)
         x = _numbers(

@@ -1,9 +1,10 @@
 """What a program has to go through, in order; the first thing it fails at is its verdict.
 
-Three checks with fresh values and x, poisoned y and scratch; one with NaN and Inf in x; for programs that wait for the
-kernel before them, single products and a chain of twenty behind a slow writer of x; and, after timing, three more that
-leave y and scratch as the timing left them, with one value and one entry of x changed in between, so that a result
-which was remembered instead of computed is wrong.
+Three checks with fresh values and x, poisoned y and scratch; one with NaN and Inf in x; two with numbers as they are
+timed; for programs that wait for the
+kernel before them, single products and a chain of twenty behind a slow writer of x; and, after timing, three or six
+more, again with numbers as they are timed, that leave y and scratch as the timing left them, with one value and one
+entry of x changed in between, so that a result which was remembered instead of computed is wrong.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from sparserl.judge.verify import compare, compare_chain, same_bits
 from sparserl.judge.worker import Check, Ran
 from sparserl.records import Verdict
 
-FIRST_CHECKS: tuple[Kind, ...] = ("narrow", "wide", "isolation", "wide")
-SINGLES_BEHIND_WRITER = 3
+FIRST_CHECKS: tuple[Kind, ...] = ("narrow", "wide", "isolation", "wide", "timed", "fed")
+AS_TIMED: tuple[Kind, ...] = ("timed", "fed")
+BEHIND_WRITER: tuple[Kind, ...] = ("narrow", "timed", "fed")
 
 
 class Stopped(Exception):  # noqa: N818 - what happened to the program, not an error
@@ -56,16 +58,17 @@ class Trial:
         for kind in FIRST_CHECKS:
             self._check(self.reference.draw(kind))
         if self.waits:
-            for _ in range(SINGLES_BEHIND_WRITER):
-                self._check(self.reference.draw("narrow"), behind_writer=True)
+            for kind in BEHIND_WRITER:
+                self._check(self.reference.draw(kind), behind_writer=True)
             self._chain()
 
     def recheck(self) -> None:
         """After timing, on what the timing left behind. Raises Stopped."""
-        check = self.reference.draw("narrow")
-        self._check(check, poison=False)
-        for changed in self.reference.neighbours(check):
-            self._check(changed, poison=False, clear=False)
+        for kind in AS_TIMED if self.reference.fresh else (self.reference.pick(AS_TIMED),):
+            check = self.reference.draw(kind)
+            self._check(check, poison=False)
+            for changed in self.reference.neighbours(check):
+                self._check(changed, poison=False, clear=False)
 
     def _check(self, check: ValueSet, **how: bool) -> None:
         ran = self._ran("check", check, **how)

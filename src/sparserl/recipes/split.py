@@ -47,6 +47,7 @@ def by_split(
         partial[warp] = sum;
         last = last_arrival(arrived + first, count);
         }}
+        __syncwarp();
         if (!__shfl_sync(0xffffffffu, last, 0)) return;
         sum = 0;
         for (int i = lane; i < count; i += 32) sum += fresh(partial + first + i);

@@ -1,7 +1,8 @@
 """`SimBackend`: the simulator behind the Protocol of backends/backend.py.
 
-The compile verdict is NVRTC's. The first product of an executable runs under the watch (watch.h), further ones run the
-plain build. Times are modelled and the same on every run. Not covered: what model.py does not know of an H200, and
+The compile verdict is NVRTC's. The first product of an executable runs under the watch (watch.h); further ones do too
+where a product is small, so that a program can't behave for the first numbers it sees alone, and run the plain build
+where it isn't. Times are modelled and the same on every run. Not covered: what model.py does not know of an H200, and
 streams (launches run to their end, in the order they come).
 """
 
@@ -22,6 +23,8 @@ from sparserl.backends.sim.native import Library
 from sparserl.errors import BackendError, CompileError
 
 ARCH = "sm_90"
+WATCHED_SECTORS = 1 << 14
+"""sectors a product asks for up to which every product is watched: a few milliseconds each"""
 KEPT_LIBRARIES = 32
 """pairs of host libraries that stay loaded without an executable that holds them"""
 
@@ -115,7 +118,8 @@ class SimBackend:
     def _product(self, product: SimExecutable, x: SimMemory, y: SimMemory, *, pdl: bool) -> RunReport:
         pdl = pdl and product.job.waits
         done = product.counts.get(pdl)
-        if self._watch == "always" or (self._watch == "first" and done is None):
+        small = done is not None and sum(count.total("requested") for count in done) <= WATCHED_SECTORS
+        if self._watch == "always" or (self._watch == "first" and (done is None or small)):
             return product.run_checked(x, y, pdl, self._constants)
         reason = product.run_plain(x.pointer, y.pointer)
         if reason or done is None:

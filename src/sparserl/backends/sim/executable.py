@@ -111,7 +111,7 @@ class SimExecutable:
                 return RunReport(False, reason)
             attribute = launch.pdl and pdl
             counts.append(LaunchCounts.of(counters, launch.block, resident, table.distinct_bytes(), attribute))
-        self.counts[pdl] = counts
+        counts = self.counts.setdefault(pdl, counts)  # the first: blocks come in another order each time
         sectors = sum(count.total("requested") for count in counts)
         return RunReport(True, "", sectors, modelled_us(counts, "chain", constants))
 

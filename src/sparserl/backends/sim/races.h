@@ -1,5 +1,6 @@
 // Races. A conflicting pair of accesses that are not both atomic is a race unless something orders it: a barrier within
-// the block, a warp operation that both lanes took part in, or, for global memory, a fence and an atomic on either side
+// the block, a warp operation that both lanes took part in (for shared memory only __syncwarp(): shuffles and votes promise
+// nothing about stores, but behind a fence they may tell other lanes of global ones), or, for global memory, a fence and an atomic on either side
 // with the same counter. Each 4-byte word remembers its last write and two readers; blocks run one at a time, so the order
 // in which accesses come is one that the machine might choose, and the question is only whether it must.
 // What it may miss: a third reader, and a writer of other bytes of the same word in between.
@@ -50,9 +51,10 @@ static bool ordered(const Touch* earlier, bool shared) {
     if (earlier->block <= launch_stamp) return true;  // nobody, or an earlier launch
     if (shared && earlier->block != block_stamp) return true;  // another block's shared memory was another memory
     const Thread* self = threads + current;
+    if (shared) return ordered_in_block(earlier, (uint32_t)current, barriers, self->sync_op, self->sync_mask, self->sync_full);
     if (earlier->block == block_stamp &&
         ordered_in_block(earlier, (uint32_t)current, barriers, self->last_op, self->last_mask, self->last_full)) return true;
-    return !shared && ordered_by_counter(earlier);
+    return ordered_by_counter(earlier);
 }
 
 [[noreturn]] static void race(const Touch* earlier, const char* what, const char* name, uint64_t offset, bool write) {

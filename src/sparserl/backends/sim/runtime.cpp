@@ -63,7 +63,7 @@ static void* grow(void* memory, size_t bytes) {
 #include "watch.h"
 #else
 static inline void watch_barrier() {}
-static inline void watch_warp_op(Warp*, uint32_t) {}
+static inline void watch_warp_op(Warp*, uint32_t, bool) {}
 static inline void watch_leave_warp() {}
 #endif
 

@@ -48,6 +48,7 @@ struct Thread {
     uint64_t value, result;  // of the warp operation it waits in
     // what the watch knows of it
     uint32_t last_op, last_mask, last_full; // warp operations: its last, who was in it, the last with the whole warp
+    uint32_t sync_op, sync_mask, sync_full; // the same of __syncwarp() alone
     bool waited, fenced, looped;
     uint8_t depth;                                      // of the chain of loads it is in (trips.h)
     uint32_t trips, early_trips, loops, serial_shared; // since its block began

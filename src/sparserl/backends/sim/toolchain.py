@@ -43,6 +43,8 @@ KERNEL = [
     "-fno-stack-protector",
 ]
 CHECKED_KERNEL = ["-DSIM_CHECKED", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"]
+# A variable that nobody set is whatever a register held, mostly 0 here; this makes it -1.7e38 or a wild index.
+UNSET_VARIABLES = "-ftrivial-auto-var-init=pattern"
 EDGES = ("shared_begin", "shared_end")
 COMPILE_LIMIT_S = 60.0
 CACHE_ENTRIES = 2048
@@ -124,13 +126,21 @@ def _compiler_key() -> str:
     version = subprocess.run([compiler(), "--version"], capture_output=True, text=True, check=True).stdout
     machine = subprocess.run([compiler(), "-dumpmachine"], capture_output=True, text=True, check=True).stdout
     sources = b"".join(path.read_bytes() for path in sorted([*HERE.glob("*.h"), *HERE.glob("*.cpp")]))
-    flags = " ".join([*_common(), *KERNEL, *CHECKED_KERNEL])
+    flags = " ".join([*_common(), *_kernel(), *CHECKED_KERNEL])
     return _hash(version.encode(), machine.encode(), sources, flags.encode())
 
 
 def _common() -> list[str]:
     # The hand-written switch does not keep a shadow stack, so the object must not claim to.
     return [*COMMON, "-fcf-protection=none"] if platform.machine() in ("x86_64", "AMD64") else COMMON
+
+
+@cache
+def _kernel() -> list[str]:
+    """KERNEL, and UNSET_VARIABLES where the compiler knows it (g++ from 12 on)."""
+    command = [compiler(), UNSET_VARIABLES, "-x", "c++", "-fsyntax-only", os.devnull]
+    known = subprocess.run(command, capture_output=True, check=False).returncode == 0
+    return [*KERNEL, UNSET_VARIABLES] if known else KERNEL
 
 
 def _fiber_flags() -> list[str]:
@@ -166,7 +176,8 @@ def _build_one(folder: Path, checked: bool) -> bytes:
     kind = "checked" if checked else "plain"
     unit, out = folder / f"{kind}.o", folder / f"{kind}.so"
     extra = CHECKED_KERNEL if checked else []
-    _run([compiler(), *_common(), "-I", str(HERE), *KERNEL, *extra, "-c", str(folder / "kernel.cpp"), "-o", str(unit)])
+    flags = [*_common(), "-I", str(HERE), *_kernel(), *extra]
+    _run([compiler(), *flags, "-c", str(folder / "kernel.cpp"), "-o", str(unit)])
     begin, end, runtime = _objects(checked)
     objects = [str(path) for path in (begin, unit, end, runtime)]
     _run([compiler(), "-shared", "-Wl,-Bsymbolic", *objects, "-o", str(out), "-lm", "-lpthread"])

@@ -62,7 +62,7 @@ static void complete(Warp* warp, int first, Group* group) {
     }
     warp->ready |= lanes;
     *group = warp->group[--warp->groups];
-    if (op != SIM_ACTIVE) watch_warp_op(warp, lanes);
+    if (op != SIM_ACTIVE) watch_warp_op(warp, lanes, op == SIM_SYNCWARP);
 }
 
 // A warp operation is complete when every lane of its mask that still lives has come.

@@ -132,7 +132,7 @@ static void watch_barrier() {
     for (uint32_t i = 0; i < request->block; i++) end_chain(threads + i);
 }
 
-static void watch_warp_op(Warp* warp, uint32_t lanes) {
+static void watch_warp_op(Warp* warp, uint32_t lanes, bool syncwarp) {
     const uint32_t operation = ++warp->operations;
     const bool full = lanes == warp->live();
     Thread* first = threads + (warp - warps) * WARP;
@@ -140,6 +140,8 @@ static void watch_warp_op(Warp* warp, uint32_t lanes) {
         Thread* thread = first + __builtin_ctz(m);
         thread->last_op = operation, thread->last_mask = lanes;
         if (full) thread->last_full = operation;
+        if (syncwarp) thread->sync_op = operation, thread->sync_mask = lanes;
+        if (syncwarp && full) thread->sync_full = operation;
         end_chain(thread);
     }
     counts[WARP_OPS]++;
@@ -152,7 +154,7 @@ static void watch_block_begins() {
     block_stamp++, barriers = 0;
     for (uint32_t i = 0; i < request->block; i++) {
         Thread* t = threads + i;
-        t->last_op = t->last_mask = t->last_full = 0;
+        t->last_op = t->last_mask = t->last_full = t->sync_op = t->sync_mask = t->sync_full = 0;
         t->waited = t->fenced = false;
     }
     memset(static_written, 0, (size_t)(sim_shared_end - sim_shared_begin));
