@@ -19,12 +19,11 @@ from sparserl.backends.backend import Backend, Binary, Buffer, Executable
 from sparserl.errors import OperatorError
 from sparserl.matrix import Matrix, Pattern
 from sparserl.records import Problem
-from sparserl.values import STORAGE, store, widen, without_negative_zero
+from sparserl.values import EPSILON, STORAGE, store, widen, without_negative_zero
 
 Array = np.ndarray[Any, np.dtype[Any]]
 LIBRARY = "cusparse:"
 """in front of the name of a cuSPARSE variant"""
-EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
 class Engine(Protocol):

@@ -14,6 +14,10 @@ STORAGE: dict[str, np.dtype] = {
 }
 
 
+EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""machine epsilon by type"""
+
+
 def store(data: np.ndarray, dtype: DType) -> np.ndarray:
     """Round real numbers to the storage type (nearest even)."""
     if dtype != "bfloat16":

@@ -26,17 +26,17 @@ from sparserl.backends.backend import Backend
 from sparserl.bench import archive
 from sparserl.bench.explore import BRIEF, Effort, Explorer, Measured
 from sparserl.bench.packing import PackPool
+from sparserl.bench.tables import REPORTED
 from sparserl.errors import MatrixError, StoreError
 from sparserl.evaluation import CLASSES, Case, evaluation_list
 from sparserl.judge.case import Race
 from sparserl.judge.evaluate import Judge
 from sparserl.matrix import Pattern
 from sparserl.recipes import Recipe, candidates
-from sparserl.records import MODES, Mode, Problem, Timing
+from sparserl.records import MODES, Problem, Timing
 from sparserl.store import append_jsonl
 
 RACE_ROUNDS = 7
-REPORTED: tuple[Mode, ...] = ("solver", "chain")
 LONGER = Effort(rounds=7, graph_ms=1.0, far_behind=1e9)
 
 
@@ -45,7 +45,7 @@ class Plan:
     """How deep the search goes."""
 
     first: int = 160
-    """programs that halving starts with, chosen by the cost model and spread over layouts"""
+    """programs that halving starts with: the cheapest by the cost model, in turns by mode"""
     second: int = 24
     """of them timed again, longer"""
     finalists: int = 4

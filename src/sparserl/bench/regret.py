@@ -100,7 +100,8 @@ def _tried(record: Record) -> Tried:
     pairs = [tuple(word.split("=", 1)) for word in words]
     index = dict(pairs).get("index", "int32")
     layout = LayoutLine(name, tuple((key, value) for key, value in pairs if key != "index"), index)
-    times = {} if record.get("fault") else {m: record[f"{m}_us"] for m in REPORTED if f"{m}_us" in record}
+    timed = [mode for mode in REPORTED if f"{mode}_us" in record and not record.get("fault")]
+    times: dict[str, float] = {mode: record[f"{mode}_us"] for mode in timed}
     return Tried(
         name=f"{record['family']}({settings}) on {layout}",
         layout=layout,

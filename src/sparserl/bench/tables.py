@@ -17,8 +17,9 @@ from typing import Any, Protocol
 
 from sparserl.errors import StoreError
 from sparserl.evaluation import CLASSES
+from sparserl.records import Mode
 
-REPORTED = ("solver", "chain")
+REPORTED: tuple[Mode, ...] = ("solver", "chain")
 """the modes of the race, the one that bars are judged in first"""
 L2_BYTES = 60e6
 """a matrix whose CSR in float32 is larger counts as above the L2"""
@@ -203,7 +204,8 @@ def row(record: Record) -> Row:
     sources |= {t["source"] for program in record["programs"] for t in program["times"].values()}
     if len(sources) > 1:
         raise StoreError(f"The race of {record['matrix']!r} mixes times of {sorted(sources)}: race it again.")
-    standings = {mode: s for mode in REPORTED if (s := _standing(baselines, programs, mode)) is not None}
+    found = {mode: _standing(baselines, programs, mode) for mode in REPORTED}
+    standings: dict[str, Standing] = {mode: standing for mode, standing in found.items() if standing is not None}
     return Row(
         **{key: record[key] for key in ("matrix", "problem", "kind", "structure", "rows", "columns", "nonzeros")},
         full_search=bool(record.get("full_search", False)),

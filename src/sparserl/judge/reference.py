@@ -22,10 +22,10 @@ from typing import Any, Literal
 import numpy as np
 
 from sparserl.judge.product import Product
-from sparserl.judge.tolerance import EPSILON, limits
+from sparserl.judge.tolerance import limits
 from sparserl.matrix import Pattern
 from sparserl.records import DType, Problem
-from sparserl.values import STORAGE, store, timed_numbers, widen
+from sparserl.values import EPSILON, STORAGE, store, timed_numbers, widen
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Kind = Literal["wide", "narrow", "isolation", "timed", "fed"]

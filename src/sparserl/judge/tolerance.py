@@ -19,10 +19,10 @@ import numpy as np
 from sparserl.judge.product import in_threads
 from sparserl.matrix import Pattern
 from sparserl.records import Problem
+from sparserl.values import EPSILON
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-EPSILON = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 SUBNORMAL_STEP = {"float64": 0.0, "float32": 0.0, "float16": 2.0**-24, "bfloat16": 0.0}
 BLOCK = 1 << 18
 """results looked at at a time: what the caches hold"""

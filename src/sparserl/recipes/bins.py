@@ -34,9 +34,7 @@ def by_bin(
     problem: Problem, *, per: int, long: int, segment: int, threads: int, early: int, index: str, load: str, pdl: bool
 ) -> Recipe:
     """One launch for all bins."""
-    inner = row_loop(lanes=7777, early=early, unroll=4, load=load, based=False, pdl=pdl)
-    for k in range(8, 0, -1):
-        inner = inner.replace(str(7777 * k), f"{k} * LANES" if k > 1 else "LANES")
+    inner = row_loop(lanes="LANES", early=early, unroll=4, load=load, based=False, pdl=pdl)
     helper = HELPER.format(restrict="" if pdl else " __restrict__", loop=code(inner))
     bins = "\n".join(
         f"if (block >= b{t}) return few_lanes<{t}>(work[d{t} + (block - b{t}) * {threads // t} + {over('thread', t)}], "

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sparserl.recipes.entries import zero_kernel
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, rest, times
 from sparserl.records import Problem
 
 
 def by_column_block(problem: Problem, *, width: int, threads: int, lanes: int, waves: int) -> Recipe:
     """Thread blocks share a column block between them; pieces of rows are added to y atomically."""
-    zero = code("""
-        const int row = blockIdx.x * 256 + threadIdx.x;
-        if (row < rows) y[row] = 0;
-    """)
     body = code(f"""
         extern __shared__ value_t staged[];
         const int parts = gridDim.x / blocks;
@@ -37,7 +34,7 @@ def by_column_block(problem: Problem, *, width: int, threads: int, lanes: int, w
         }}
     """)
     kernels = [
-        Kernel("zero", "div_up(rows, 256)", 256, zero),
+        zero_kernel(),
         Kernel(
             "spmv", f"blocks * max(1, {times('sms', waves)} / blocks)", threads, body,
             shared=f"min(columns, {width}) * {problem.value_bytes}",

@@ -62,14 +62,19 @@ def by_merge_path(problem: Problem, *, items: int, threads: int, lanes: int, ind
     )  # fmt: skip
 
 
-def by_chunk(problem: Problem, *, size: int, threads: int, index: str, pdl: bool) -> Recipe:
-    """A warp a chunk; runs of equal rows are summed inside the warp and added to y atomically."""
-    zero = code(f"""
+def zero_kernel(pdl: bool = False) -> Kernel:
+    """y = 0, for what is added to it atomically."""
+    body = code(f"""
         {when(pdl, "pdl_trigger();")}
         {when(pdl, "pdl_wait();")}
         const int row = blockIdx.x * 256 + threadIdx.x;
         if (row < rows) y[row] = 0;
     """)
+    return Kernel("zero", "div_up(rows, 256)", 256, body, pdl=pdl)
+
+
+def by_chunk(problem: Problem, *, size: int, threads: int, index: str, pdl: bool) -> Recipe:
+    """A warp a chunk; runs of equal rows are summed inside the warp and added to y atomically."""
     body = code(f"""
         {when(pdl, "pdl_wait();")}
         const int chunk = blockIdx.x * {threads // 32} + threadIdx.x / 32;
@@ -87,7 +92,7 @@ def by_chunk(problem: Problem, *, size: int, threads: int, index: str, pdl: bool
         }}
     """)
     kernels = [
-        Kernel("zero", "div_up(rows, 256)", 256, zero, pdl=pdl),
+        zero_kernel(pdl),
         Kernel("spmv", f"div_up(chunks, {threads // 32})", threads, body, pdl=pdl),
     ]
     return make(

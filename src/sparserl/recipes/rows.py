@@ -17,24 +17,29 @@ def fetch(array: str, load: str) -> str:
     return f"stream({array} + j)" if load == "stream" else f"{array}[j]"
 
 
-def row_loop(*, lanes: int, early: int, unroll: int, load: str, based: bool, pdl: bool) -> str:
-    """The inner product of one row over `lanes` lanes: `first`, `end` and `sum` are declared, x is not yet safe."""
+def row_loop(*, lanes: int | str, early: int, unroll: int, load: str, based: bool, pdl: bool) -> str:
+    """The inner product of one row over `lanes` lanes, a number or the name of one.
+
+    `first`, `end` and `sum` are declared, x is not yet safe.
+    """
+    step = times("k", lanes) if isinstance(lanes, int) else f"k * {lanes}"
+    skipped = early * lanes if isinstance(lanes, int) else f"{early} * {lanes}"
     column = "base + c" if based else "c"
     entry = f"{fetch('vals', load)} * x[{'base + ' if based else ''}{fetch('cols', load)}]"
-    start = f"first + {early * lanes}" if early else "first"
+    start = f"first + {skipped}" if early else "first"
     return f"""
         {when(early > 0, f"index_t c[{early}];")}
         {when(early > 0, f"value_t v[{early}];")}
         {when(early > 0, "#pragma unroll")}
         {when(early > 0, f"for (int k = 0; k < {early}; ++k) {{")}
-        {when(early > 0, f"    const int j = first + {times('k', lanes)};")}
+        {when(early > 0, f"    const int j = first + {step};")}
         {when(early > 0, f"    c[k] = j < end ? {fetch('cols', load)} : index_t(0);")}
         {when(early > 0, f"    v[k] = j < end ? {fetch('vals', load)} : value_t(0);")}
         {when(early > 0, "}")}
         {when(pdl, "pdl_wait();")}
         {when(early > 0, "#pragma unroll")}
         {when(early > 0, f"for (int k = 0; k < {early}; ++k)")}
-        {when(early > 0, f"    if (first + {times('k', lanes)} < end) sum += v[k] * x[{column.replace('c', 'c[k]')}];")}
+        {when(early > 0, f"    if (first + {step} < end) sum += v[k] * x[{column.replace('c', 'c[k]')}];")}
         {when(unroll > 1, f"#pragma unroll {unroll}")}
         for (int j = {start}; j < end; j += {lanes}) sum += {entry};
     """

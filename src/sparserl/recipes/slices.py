@@ -32,16 +32,51 @@ def multiply(width: int, based: bool, columns: str, values: str) -> str:
     )
 
 
+def walk_slice(
+    *, lanes: int, group: int, step: int, early: int, load: str, based: bool, pdl: bool, full: bool = False
+) -> str:
+    """A thread's entries of its row, `step` slots apart from `first` to `end`, into `sum`; x is not yet safe.
+
+    `early` of them are loaded before x is touched; `full`: all, by the width that is baked in.
+    """
+    width = group if lanes == 1 else 1
+    kind = (f"pack<index_t, {width}>", f"pack<value_t, {width}>") if width > 1 else ("index_t", "value_t")
+    cols, vals = load_entries(lanes, group, load)
+    depth = over("WIDTH", group) if full else str(early)
+    held = full or early > 0
+    return f"""
+        {when(held, f"{kind[0]} c[{depth}];")}
+        {when(held, f"{kind[1]} v[{depth}];")}
+        {when(held, "#pragma unroll")}
+        {when(held, f"for (int k = 0; k < {depth}; ++k) {{")}
+        {when(held, f"const int j = first + k * {step};")}
+        {when(held and not full, "if (j < end) {")}
+        {when(held, f"c[k] = {cols};")}
+        {when(held, f"v[k] = {vals};")}
+        {when(held and not full, "}")}
+        {when(held, "}")}
+        {when(pdl, "pdl_wait();")}
+        {when(held, "#pragma unroll")}
+        {when(held, f"for (int k = 0; k < {depth}; ++k) {{")}
+        {when(held and not full, f"if (first + k * {step} >= end) break;")}
+        {when(held, multiply(width, based, "c[k]", "v[k]"))}
+        {when(held, "}")}
+        {when(not held, "#pragma unroll 4")}
+        {when(not full, f"for (int j = first{f' + {early * step}' if early else ''}; j < end; j += {step}) {{")}
+        {when(not full, f"const {kind[0]} column = {cols};")}
+        {when(not full, f"const {kind[1]} value = {vals};")}
+        {when(not full, multiply(width, based, "column", "value"))}
+        {when(not full, "}")}
+    """
+
+
 def by_slice(
     problem: Problem, *, c: int, sigma: int, group: int, lanes: int, threads: int, early: int, load: str, index: str,
     pdl: bool, ell: bool, full: bool = False,
 ) -> Recipe:  # fmt: skip
     """A row to `lanes` threads of a slice. `full`: the width is baked in and every entry is loaded before the wait."""
     based = index == "int16"
-    width = group if lanes == 1 else 1
     step = c * group
-    kind = (f"pack<index_t, {width}>", f"pack<value_t, {width}>") if width > 1 else ("index_t", "value_t")
-    cols, vals = load_entries(lanes, group, load)
     places = ([times(f"(row % {c})" if group > 1 else f"row % {c}", group)] if c > 1 else []) + (
         [f"threadIdx.x % {lanes}"] if lanes > 1 else []
     )
@@ -49,8 +84,9 @@ def by_slice(
     target = "row_of[row]" if sigma > 1 else "row"
     begin = times("slice", c) + " * width" if ell else "slice_start[slice]"
     stop = "begin + " + times("width", c) if ell else "slice_start[slice + 1]"
-    depth = over("WIDTH", group) if full else str(early)
-    held = full or early > 0
+    walk = walk_slice(
+        lanes=lanes, group=group, step=step, early=early, load=load, based=based, pdl=pdl, full=full
+    )  # fmt: skip
     body = code(f"""
         {when(pdl, "pdl_trigger();")}
         const int row = {place(threads, lanes)};
@@ -62,28 +98,7 @@ def by_slice(
         {when(based, "const int base = col_base[slice];")}
         {when(sigma > 1, f"const int target = {target};")}
         acc_t sum = 0;
-        {when(held, f"{kind[0]} c[{depth}];")}
-        {when(held, f"{kind[1]} v[{depth}];")}
-        {when(held, "#pragma unroll")}
-        {when(held, f"for (int k = 0; k < {depth}; ++k) {{")}
-        {when(held, f"    const int j = first + k * {step};")}
-        {when(held and not full, "    if (j < end) {")}
-        {when(held, f"    {'' if full else '    '}c[k] = {cols};")}
-        {when(held, f"    {'' if full else '    '}v[k] = {vals};")}
-        {when(held and not full, "    }")}
-        {when(held, "}")}
-        {when(pdl, "pdl_wait();")}
-        {when(held, "#pragma unroll")}
-        {when(held, f"for (int k = 0; k < {depth}; ++k) {{")}
-        {when(held and not full, f"    if (first + k * {step} >= end) break;")}
-        {when(held, "    " + multiply(width, based, "c[k]", "v[k]"))}
-        {when(held, "}")}
-        {when(not full and not held, "#pragma unroll 4")}
-        {when(not full, f"for (int j = first{f' + {early * step}' if early else ''}; j < end; j += {step}) {{")}
-        {when(not full, f"    const {kind[0]} column = {cols};")}
-        {when(not full, f"    const {kind[1]} value = {vals};")}
-        {when(not full, "    " + multiply(width, based, "column", "value"))}
-        {when(not full, "}")}
+        {walk}
         {when(lanes > 1, f"sum = warp_sum<{lanes}>(sum);")}
         if ({"target >= 0" if sigma > 1 else "row < rows"}{f" && threadIdx.x % {lanes} == 0" if lanes > 1 else ""}) y[{"target" if sigma > 1 else "row"}] = sum;
     """)  # noqa: E501

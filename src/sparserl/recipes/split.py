@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparserl.recipes.slices import load_entries, multiply
+from sparserl.recipes.bins import SEGMENTS
+from sparserl.recipes.slices import walk_slice
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, times, when
-from sparserl.records import Problem, Workspace
-
-SEGMENTS = (
-    Workspace("partial", "acc_t", "max(1, segments)", "scratch"),
-    Workspace("arrived", "int", "max(1, segments)", "zeroed"),
-)
+from sparserl.records import Problem
 
 
 def by_split(
@@ -25,11 +21,8 @@ def by_split(
     """A warp a slice: `lanes` threads a row, so slices of 32 / lanes rows."""
     c = 32 // lanes
     width = group if lanes == 1 else 1
-    kind = (f"pack<index_t, {width}>", f"pack<value_t, {width}>") if width > 1 else ("index_t", "value_t")
-    cols, vals = load_entries(lanes, group, load)
     one = ("stream(vals + j)", "stream(cols + j)") if load == "stream" else ("vals[j]", "cols[j]")
-    # a slice is 32 lanes wide, whatever their mapping: lane l of it reads slots l * width + …
-    step = 32 * width
+    # a slice is 32 lanes wide, whatever their mapping: lane l of it reads slots l * width + …, 32 * width apart
     body = code(f"""
         {when(pdl, "pdl_trigger();")}
         const int warp = (blockIdx.x * {threads} + threadIdx.x) / 32, lane = threadIdx.x % 32;
@@ -61,28 +54,7 @@ def by_split(
         const int first = slice_start[slice] + {times("lane", width)}, end = slice_start[slice + 1];
         const int row = row_of[{times("slice", c)} + {"lane" if lanes == 1 else f"lane / {lanes}"}];
         acc_t sum = 0;
-        {when(early > 0, f"{kind[0]} c[{early}];")}
-        {when(early > 0, f"{kind[1]} v[{early}];")}
-        {when(early > 0, "#pragma unroll")}
-        {when(early > 0, f"for (int k = 0; k < {early}; ++k) {{")}
-        {when(early > 0, f"const int j = first + k * {step};")}
-        {when(early > 0, "if (j < end) {")}
-        {when(early > 0, f"c[k] = {cols};")}
-        {when(early > 0, f"v[k] = {vals};")}
-        {when(early > 0, "}")}
-        {when(early > 0, "}")}
-        {when(pdl, "pdl_wait();")}
-        {when(early > 0, "#pragma unroll")}
-        {when(early > 0, f"for (int k = 0; k < {early}; ++k) {{")}
-        {when(early > 0, f"if (first + k * {step} >= end) break;")}
-        {when(early > 0, multiply(width, False, "c[k]", "v[k]"))}
-        {when(early > 0, "}")}
-        {when(early == 0, "#pragma unroll 4")}
-        for (int j = first{f" + {early * step}" if early else ""}; j < end; j += {step}) {{
-        const {kind[0]} column = {cols};
-        const {kind[1]} value = {vals};
-        {multiply(width, False, "column", "value")}
-        }}
+        {walk_slice(lanes=lanes, group=group, step=32 * width, early=early, load=load, based=False, pdl=pdl)}
         {when(lanes > 1, f"sum = warp_sum<{lanes}>(sum);")}
         if (row >= 0{f" && lane % {lanes} == 0" if lanes > 1 else ""}) y[row] = sum;
     """)
