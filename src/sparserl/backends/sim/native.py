@@ -82,11 +82,17 @@ class NativeReport(ctypes.Structure):
     _fields_ = (("failed", ctypes.c_uint32), ("waited", ctypes.c_uint32), ("reason", ctypes.c_char * 504))
 
 
+_retired: list[int] = []
+"""handles of libraries that nobody holds any more; closed when the next one is loaded"""
+
+
 class Library:
-    """One host library, loaded from its bytes; unloaded when nobody holds it any more."""
+    """One host library, loaded from its bytes; unloaded some time after nobody holds it any more."""
 
     def __init__(self, code: bytes, kernels: Sequence[str]) -> None:
         self._handle = 0
+        while _retired:
+            _ctypes.dlclose(_retired.pop())
         self._cdll = _load(code)
         self._handle = self._cdll._handle
         self._launch = self._cdll.sim_launch
@@ -97,8 +103,10 @@ class Library:
         return ctypes.cast(self._cdll[symbol], ctypes.c_void_p).value or 0
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", 0) and hasattr(_ctypes, "dlclose"):  # at exit modules are emptied before objects go
-            _ctypes.dlclose(self._handle)
+        # Only noted here: this may run in any thread at any moment, also while another one is being started, and the
+        # loader does not like to lose a library then.
+        if getattr(self, "_handle", 0) and _retired is not None:  # at exit modules are emptied before objects go
+            _retired.append(self._handle)
 
     def launch(self, request: NativeRequest) -> str:
         """Run one kernel to its end; '' or what went wrong, in words."""
