@@ -258,7 +258,7 @@ def test_a_layout_line_prints_back_as_written(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "A layout must be one of rows, nonempty, slices"),
+        ("", "A layout must be one of rows, nonempty, filled, slices"),
         ("csr index=int32", "A layout must be one of rows.* Got 'csr'"),
         ("rows", "last parameter of layout 'rows' must be 'index', one of int32, abs16, int16"),
         ("merge index=int32 items=64", "last parameter of layout 'merge' must be 'index'"),

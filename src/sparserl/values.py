@@ -35,7 +35,7 @@ def widen(stored: np.ndarray, dtype: DType) -> np.ndarray:
     return (stored.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
-TIMED_PERIOD = 1 << 20
+TIMED_PERIOD = 1 << 18
 """numbers after which those of a timed x repeat"""
 
 
@@ -44,8 +44,9 @@ def timed_numbers(random: np.random.Generator, count: int, value_bytes: int) -> 
 
     The checks draw from here too, so that a program can't tell a timed x from a checked one.
     """
-    drawn = min(count, TIMED_PERIOD)
-    numbers = random.uniform(0.125, 1.0, drawn) * random.choice([-1.0, 1.0], drawn)
+    bits = random.integers(0, 1 << 32, min(count, TIMED_PERIOD), dtype=np.uint32)
+    magnitude = 0.125 + 0.875 / (1 << 31) * (bits >> np.uint32(1))
+    numbers = np.where(bits & np.uint32(1), magnitude, -magnitude)
     return np.resize(numbers.astype({2: np.float16, 4: np.float32, 8: np.float64}[value_bytes]), count)
 
 

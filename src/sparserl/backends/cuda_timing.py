@@ -54,7 +54,10 @@ class Bench:
             raise ValueError(
                 f"A TimingPlan with 'feed_back' needs x and y of one size. Got {plan.x_elements} and {plan.y_elements}."
             )
-        x, y = (self._random(count, plan.value_bytes) for count in (plan.x_elements, plan.y_elements))
+        numbers = timed_numbers(
+            np.random.default_rng(), min(max(plan.x_elements, plan.y_elements), TIMED_PERIOD), plan.value_bytes
+        )
+        x, y = (self._filled(numbers, count) for count in (plan.x_elements, plan.y_elements))
         flushed = self._alloc(2 * self._l2_bytes) if plan.mode == "cold" else None
         between = self._between(plan, x, flushed)
         bodies = [functools.partial(self._products, launch, between, plan, (x, y)) for launch in launches]
@@ -104,16 +107,16 @@ class Bench:
         watch.close()
         return min(times[WARM_UPS:])
 
-    def _random(self, elements: int, value_bytes: int) -> Buffer:
-        """Numbers as `timed_numbers` draws them, from no known seed: who knows them knows that it is timed."""
-        size_bytes = max(elements * value_bytes, 1)
-        buffer = self._alloc(size_bytes)
-        first = timed_numbers(np.random.default_rng(), min(elements, TIMED_PERIOD), value_bytes)
+    def _filled(self, numbers: np.ndarray[Any, np.dtype[Any]], elements: int) -> Buffer:
+        """The numbers over and over. They come from no known seed: who knows them knows that it is timed."""
+        first = numbers[:elements]
+        size_bytes = elements * numbers.itemsize
+        buffer = self._alloc(max(size_bytes, 1))
         if first.nbytes:
             call("cuMemcpyHtoD", buffer.pointer, first.ctypes.data, first.nbytes)
         filled = first.nbytes
-        while 0 < filled < elements * value_bytes:
-            more = min(filled, elements * value_bytes - filled)
+        while 0 < filled < size_bytes:
+            more = min(filled, size_bytes - filled)
             call("cuMemcpyDtoD", buffer.pointer + filled, buffer.pointer, more)
             filled += more
         call("cuCtxSynchronize")  # our stream does not wait for copies on the default one

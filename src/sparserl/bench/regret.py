@@ -60,7 +60,7 @@ def regrets(
 ) -> list[Regret]:
     """In every mode, for each (problem, matrix) that is named with the number of programs that the matrix admits.
 
-    `first` is how many halving starts with; None takes it from the records of the other matrices. Where fewer programs
+    `first` is how many halving starts with; None takes what was usual on the other matrices. Where fewer programs
     than admitted were explored there was no full search, and nothing is said.
     """
     grouped: dict[tuple[str, str], dict[str, Tried]] = {}
@@ -71,7 +71,7 @@ def regrets(
     for (problem, matrix), programs in sorted(grouped.items()):
         if len(programs) >= admitted.get((problem, matrix), len(programs) + 1):
             halved = [len(others) for key, others in grouped.items() if key[0] == problem and key not in admitted]
-            start = first or max(halved, default=Plan.first)
+            start = first or (statistics.mode(halved) if halved else Plan.first)
             found += _of_matrix(matrix, problem, list(programs.values()), start)
     return found
 

@@ -8,6 +8,7 @@ from sparserl.layouts.blockslices import Blockslices
 from sparserl.layouts.chunks import Chunks
 from sparserl.layouts.colblocks import Colblocks
 from sparserl.layouts.diagonals import Diagonals
+from sparserl.layouts.filled import Filled
 from sparserl.layouts.hybrid import Hybrid
 from sparserl.layouts.layout import Layout
 from sparserl.layouts.merge import Merge
@@ -20,6 +21,7 @@ from sparserl.layouts.tiles import Tiles
 _ALL: tuple[Layout, ...] = (
     Rows(),
     Nonempty(),
+    Filled(),
     Slices(),
     Ell(),
     Split(),

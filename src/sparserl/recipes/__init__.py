@@ -17,6 +17,7 @@ from sparserl.recipes import (
     columns,
     diagonals,
     entries,
+    filled,
     hybrid,
     rows,
     slices,
@@ -32,7 +33,7 @@ from sparserl.records import LayoutLine, Mode, Problem
 
 __all__ = ["Recipe", "admissible", "candidates", "space", "summarise"]
 
-SPMV_WRITERS = (rows, slices, split, tiles, bins, diagonals, hybrid, entries, blocks, columns)
+SPMV_WRITERS = (rows, filled, slices, split, tiles, bins, diagonals, hybrid, entries, blocks, columns)
 
 
 @lru_cache(maxsize=16)

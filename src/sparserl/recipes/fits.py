@@ -11,7 +11,7 @@ HELD_ENTRIES = 32
 """entries a thread keeps in registers before they spill"""
 SERIAL_STEPS = 4096
 """entries one lane may add up one after the other before a row is hopelessly serial"""
-FEW_LANES = ("row_lanes", "row_persistent", "row_staged", "nonempty_lanes", "slice_rows")
+FEW_LANES = ("row_lanes", "row_persistent", "row_staged", "nonempty_lanes", "slice_rows", "filled_slices")
 """families that give a row a fixed number of lanes, however long it is"""
 
 
@@ -51,7 +51,7 @@ def unfit(recipe: Recipe, summary: Summary) -> str | None:
             return f"{kept} diagonals don't fit into registers"
         if (outside > 0) != (int(recipe.setting("tail_lanes")) > 0):
             return f"{outside} entries lie outside the diagonals"
-    if recipe.layout.name == "nonempty" and not summary.lengths.empty:
+    if recipe.layout.name in ("nonempty", "filled") and not summary.lengths.empty:
         return "there are no empty rows"
     if recipe.family == "column_blocks" and not 0 < pattern.columns <= 200 * recipe.layout.number("width"):
         return f"{pattern.columns} columns make no column blocks, or too many"

@@ -33,12 +33,16 @@ def multiply(width: int, based: bool, columns: str, values: str) -> str:
 
 
 def walk_slice(
-    *, lanes: int, group: int, step: int, early: int, load: str, based: bool, pdl: bool, full: bool = False
-) -> str:
+    *, lanes: int, group: int, step: int, early: int, load: str, based: bool, pdl: bool, full: bool = False,
+    batch: int = 0,
+) -> str:  # fmt: skip
     """A thread's entries of its row, `step` slots apart from `first` to `end`, into `sum`; x is not yet safe.
 
-    `early` of them are loaded before x is touched; `full`: all, by the width that is baked in.
+    `early` of them are loaded before x is touched; `full`: all, by the width that is baked in; `batch`: so many at a
+    time, the last ones too, where an unrolled loop would walk its rest one by one (not for vector loads).
     """
+    if batch:
+        return _walk_batches(step=step, batch=batch, load=load, based=based, pdl=pdl)
     width = group if lanes == 1 else 1
     kind = (f"pack<index_t, {width}>", f"pack<value_t, {width}>") if width > 1 else ("index_t", "value_t")
     cols, vals = load_entries(lanes, group, load)
@@ -70,9 +74,29 @@ def walk_slice(
     """
 
 
+def _walk_batches(*, step: int, batch: int, load: str, based: bool, pdl: bool) -> str:
+    cols, vals = load_entries(1, 1, load)
+    return f"""
+        {when(pdl, "pdl_wait();")}
+        for (int start = first; start < end; start += {batch * step}) {{
+        index_t c[{batch}];
+        value_t v[{batch}];
+        #pragma unroll
+        for (int k = 0; k < {batch}; ++k) {{
+        const int j = start + k * {step};
+        c[k] = j < end ? {cols} : index_t(-1);
+        v[k] = j < end ? {vals} : value_t(0);
+        }}
+        #pragma unroll
+        for (int k = 0; k < {batch}; ++k)
+        if (!is_padding(c[k])) sum += v[k] * x[{"base + " if based else ""}c[k]];
+        }}
+    """
+
+
 def by_slice(
     problem: Problem, *, c: int, sigma: int, group: int, lanes: int, threads: int, early: int, load: str, index: str,
-    pdl: bool, ell: bool, full: bool = False,
+    pdl: bool, ell: bool, full: bool = False, batch: int = 0,
 ) -> Recipe:  # fmt: skip
     """A row to `lanes` threads of a slice. `full`: the width is baked in and every entry is loaded before the wait."""
     based = index == "int16"
@@ -85,7 +109,7 @@ def by_slice(
     begin = times("slice", c) + " * width" if ell else "slice_start[slice]"
     stop = "begin + " + times("width", c) if ell else "slice_start[slice + 1]"
     walk = walk_slice(
-        lanes=lanes, group=group, step=step, early=early, load=load, based=based, pdl=pdl, full=full
+        lanes=lanes, group=group, step=step, early=early, load=load, based=based, pdl=pdl, full=full, batch=batch
     )  # fmt: skip
     body = code(f"""
         {when(pdl, "pdl_trigger();")}
@@ -108,8 +132,8 @@ def by_slice(
     grid = f"div_up(slices * {c * lanes}, {threads})"
     return make(
         "ell_rows" if ell else "slice_rows", problem, layout, [Kernel("spmv", grid, threads, body, pdl=pdl)],
-        bake=("PADDED", "WIDTH") if full else ("PADDED",),
-        lanes=lanes, threads=threads, early=early, full=full, load=load, pdl=pdl,
+        bake=("PADDED", "WIDTH") if full else () if batch else ("PADDED",),
+        lanes=lanes, threads=threads, early=early, full=full, load=load, pdl=pdl, **({"batch": batch} if batch else {}),
     )  # fmt: skip
 
 
@@ -140,3 +164,11 @@ def space(problem: Problem) -> Iterator[Recipe]:
                             problem, c=c, sigma=1, group=group, lanes=lanes, threads=threads, early=0, load="cached",
                             index=index, pdl=pdl, ell=True, full=True,
                         )  # fmt: skip
+    for lanes in (1, 2, 4):
+        for index in ("int32", "abs16", "int16"):
+            for threads, batch in ((128, 4), (128, 8), (256, 8), (512, 8)):
+                for sigma, load in ((1, "stream"), (256, "stream"), (16384, "stream"), (256, "cached")):
+                    yield by_slice(
+                        problem, c=32 // lanes, sigma=sigma, group=lanes, lanes=lanes, threads=threads, early=0,
+                        load=load, index=index, pdl=False, ell=False, batch=batch,
+                    )  # fmt: skip

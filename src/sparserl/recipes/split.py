@@ -16,12 +16,15 @@ from sparserl.records import Problem
 
 def by_split(
     problem: Problem, *, sigma: int, group: int, lanes: int, long: int, segment: int, threads: int, early: int,
-    load: str, index: str, pdl: bool,
+    load: str, index: str, pdl: bool, batch: int = 0,
 ) -> Recipe:  # fmt: skip
     """A warp a slice: `lanes` threads a row, so slices of 32 / lanes rows."""
     c = 32 // lanes
     width = group if lanes == 1 else 1
     one = ("stream(vals + j)", "stream(cols + j)") if load == "stream" else ("vals[j]", "cols[j]")
+    walk = walk_slice(
+        lanes=lanes, group=group, step=32 * width, early=early, load=load, based=False, pdl=pdl, batch=batch
+    )
     # a slice is 32 lanes wide, whatever their mapping: lane l of it reads slots l * width + …, 32 * width apart
     body = code(f"""
         {when(pdl, "pdl_trigger();")}
@@ -54,7 +57,7 @@ def by_split(
         const int first = slice_start[slice] + {times("lane", width)}, end = slice_start[slice + 1];
         const int row = row_of[{times("slice", c)} + {"lane" if lanes == 1 else f"lane / {lanes}"}];
         acc_t sum = 0;
-        {walk_slice(lanes=lanes, group=group, step=32 * width, early=early, load=load, based=False, pdl=pdl)}
+        {walk}
         {when(lanes > 1, f"sum = warp_sum<{lanes}>(sum);")}
         if (row >= 0{f" && lane % {lanes} == 0" if lanes > 1 else ""}) y[row] = sum;
     """)
@@ -62,8 +65,8 @@ def by_split(
     return make(
         "split_slices", problem, layout,
         [Kernel("spmv", f"div_up(segments + slices, {threads // 32})", threads, body, pdl=pdl)],
-        bake=("PADDED",), workspaces=SEGMENTS,
-        lanes=lanes, threads=threads, early=early, load=load, pdl=pdl,
+        bake=() if batch else ("PADDED",), workspaces=SEGMENTS,
+        lanes=lanes, threads=threads, early=early, load=load, pdl=pdl, **({"batch": batch} if batch else {}),
     )  # fmt: skip
 
 
@@ -80,4 +83,13 @@ def space(problem: Problem) -> Iterator[Recipe]:
                         yield by_split(
                             problem, sigma=sigma, group=group, lanes=lanes, long=long, segment=segment, threads=128,
                             early=deep, load=load, index=index, pdl=pdl,
+                        )  # fmt: skip
+    for lanes in (1, 2, 4):
+        for long, segment in ((32, 512), (64, 1024), (256, 2048)):
+            for sigma in (256, 16384, 1048576):
+                for index in ("int32", "abs16"):
+                    for threads, batch in ((128, 4), (128, 8), (256, 8), (512, 8)):
+                        yield by_split(
+                            problem, sigma=sigma, group=lanes, lanes=lanes, long=long, segment=segment,
+                            threads=threads, early=0, load="stream", index=index, pdl=False, batch=batch,
                         )  # fmt: skip

@@ -45,6 +45,7 @@ def terms(recipe: Recipe, s: Summary) -> dict[str, float]:
         "stream big": stream * big,
         "big": big,
         "early": _number(recipe, "early", 0) / 4,
+        "batch": _log2(1 + _number(recipe, "batch", 0)),
         "full": _number(recipe, "full", 0),
         "unroll": unroll,
         "unroll off four": (unroll - 2) ** 2,
@@ -94,7 +95,8 @@ def _times(recipe: Recipe, s: Summary) -> tuple[float, float, float, float]:
     moved += (s.pattern.rows + s.pattern.columns) * value_bytes * wide
     big = moved > L2_BYTES
     gathers_us = s.gather_bytes * max(1.0, wide / 8) / GATHER_TB_S / 1e6
-    overlap = 32.0 if recipe.setting("full") else max(2.0, _number(recipe, "early", 0), _number(recipe, "unroll", 1))
+    at_once = max(2.0, *(_number(recipe, key, 1) for key in ("early", "unroll", "batch")))
+    overlap = 32.0 if recipe.setting("full") else at_once
     loop_us = STEP_US * max(0.0, _serial_steps(recipe, s) / overlap - 1)
     return moved / (MEMORY_TB_S if big else L2_TB_S) / 1e6, gathers_us, loop_us, float(big)
 
