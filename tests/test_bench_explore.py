@@ -201,6 +201,15 @@ def test_a_short_list_has_room_for_programs_that_do_not_overlap():
     assert len({r.text for r in short}) == 6
 
 
+def test_a_short_list_has_the_best_of_every_family_however_dear():
+    found = [replace(r, cost_us=1.0 + i, chain_cost_us=1.0 + i) for i, r in enumerate(candidates(TINY.load(), SPMV))]
+    families = {r.family for r in found}
+    short = reference.shortlist(found, reference.Plan(first=len(families) + 4))
+    assert {r.family for r in short} == families
+    assert [r.cost_us for r in short[-3:]] != sorted(r.cost_us for r in found)[-3:]
+    assert {r.name for r in found[:4]} <= {r.name for r in short}
+
+
 def test_names_choose_matrices_by_name_class_or_kind_and_a_wrong_one_is_told():
     assert [c.name for c in reference.chosen_cases(["small_uniform_tiny"])] == ["small_uniform_tiny"]
     assert {c.structure for c in reference.chosen_cases(["block"])} == {"block"}

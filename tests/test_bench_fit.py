@@ -90,12 +90,6 @@ def test_repriced_records_have_estimates_for_both_modes_and_nothing_else_changes
     assert after == before
 
 
-def test_halving_regret_is_nothing_where_the_model_is_right_and_all_where_it_starts_with_none():
-    tables = {"solver": planted(12), "chain": planted(12)}
-    assert max(fit.halving_regret(tables, first=30, least=60).values()) < 0.01
-    assert fit.halving_regret(tables, first=30, least=61) == {}
-
-
 def test_every_family_has_terms_and_an_estimate_above_zero():
     for problem in (Problem(), Problem("spmm", "float32", 64)):
         summary = summarise(CASES[-1].load(), problem)

@@ -144,7 +144,6 @@ def fit(
     problem = _problem(op, dtype, columns)
     tables = fit.read(folders, matrices, problem)
     found = {mode: fit.cross_validate(table) for mode, table in tables.items()}
-    found["halving"] = fit.halving_regret(tables, reference.Plan.first, least=600)  # type: ignore[index]
     for part, values in found.items():
         for name, value in values.items():
             typer.echo(f"{part}: {name}: {value:.4g}")

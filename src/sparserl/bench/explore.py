@@ -33,7 +33,7 @@ class Effort:
 
     modes: tuple[Mode, ...] = ("solver", "chain")
     rounds: int = 3
-    graph_ms: float = 0.15
+    graph_ms: float = 0.08
     far_behind: float = 1.5
     """a program this much slower than the best so far is not timed in the other modes"""
     hopeless: float = 6.0

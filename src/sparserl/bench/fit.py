@@ -147,28 +147,6 @@ def cross_validate(table: Table, seed: int = 0, counts: Sequence[int] = (8, 16, 
     }
 
 
-def halving_regret(tables: Mapping[Mode, Table], first: int, least: int) -> dict[str, float]:
-    """Mean loss, by mode, of starting with the `first` cheapest, in turns by mode, on matrices with `least` programs.
-
-    The coefficients come from the other matrices.
-    """
-    counts = dict(zip(*np.unique(tables["solver"].matrix, return_counts=True), strict=True))
-    losses: dict[str, list[float]] = {mode: [] for mode in tables}
-    for matrix in (m for m, count in counts.items() if count >= least):
-        orders = []
-        for table in tables.values():
-            here = table.matrix == matrix
-            guess = predict(table, fit(table, ~here), here)
-            orders.append(table.program[here][np.argsort(guess, kind="stable")])
-        turns = [name for place in range(first) for order in orders for name in order[place : place + 1]]
-        chosen = set(list(dict.fromkeys(turns))[:first])
-        for mode, table in tables.items():
-            here = table.matrix == matrix
-            us, kept = np.exp(table.log_us[here]), np.isin(table.program[here], list(chosen))
-            losses[mode].append(float(us[kept].min() / us.min()) - 1 if kept.any() else 1.0)
-    return {f"regret of the first {first}, {mode}": float(np.mean(found)) for mode, found in losses.items() if found}
-
-
 def reprice(out: Path, problem: Problem, tables: Mapping[Mode, Table]) -> int:
     """Give the explored programs of `out` the estimates of coefficients fitted without their own matrix.
 

@@ -44,8 +44,8 @@ LONGER = Effort(rounds=7, graph_ms=1.0, far_behind=1e9)
 class Plan:
     """How deep the search goes."""
 
-    first: int = 160
-    """programs that halving starts with: the cheapest by the cost model, in turns by mode"""
+    first: int = 240
+    """programs that halving starts with: the best of every family and the cheapest by the cost model"""
     second: int = 24
     """of them timed again, longer"""
     finalists: int = 4
@@ -62,16 +62,28 @@ DEFAULT_PLAN = Plan()
 
 
 def shortlist(ranked: Sequence[Recipe], plan: Plan) -> list[Recipe]:
-    """Where halving starts: the cheapest by estimate, in turns for either mode, with room for some plain programs."""
+    """Where halving starts: the best of every family, then the cheapest, in turns by mode, with some plain programs.
+
+    The best of every family, because the estimates compare programs of one family well and families badly on a matrix
+    unlike those they were fitted to.
+    """
     orders = [sorted(ranked, key=lambda r: r.cost_us), sorted(ranked, key=lambda r: r.chain_cost_us)]
-    by_name = {r.name: r for pair in zip(*orders, strict=True) for r in pair}
-    chosen = list(by_name.values())[: plan.first]
+    heads = [recipe for order in orders for recipe in _first_of_families(order)]
+    turns = [recipe for pair in zip(*orders, strict=True) for recipe in pair]
+    chosen = list({r.name: r for r in [*heads, *turns]}.values())[: plan.first]
     wanted = min(plan.plain_finalists, plan.first // 2)
     if sum(not r.pdl for r in chosen) >= wanted:
         return chosen
     plain = [r for r in orders[0] if not r.pdl][:wanted]
     overlapping = [r for r in chosen if r.pdl]
     return [*overlapping[: plan.first - len(plain)], *plain]
+
+
+def _first_of_families(order: Sequence[Recipe]) -> list[Recipe]:
+    first: dict[str, Recipe] = {}
+    for recipe in order:
+        first.setdefault(recipe.family, recipe)
+    return list(first.values())
 
 
 def explore_case(explorer: Explorer, ranked: Sequence[Recipe], full: bool, plan: Plan) -> list[Measured]:

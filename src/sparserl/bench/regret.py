@@ -26,6 +26,7 @@ class Tried:
     """An explored program, with all of a Recipe that the choice looks at."""
 
     name: str
+    family: str
     layout: LayoutLine
     params: Mapping[str, object]
     cost_us: float
@@ -104,6 +105,7 @@ def _tried(record: Record) -> Tried:
     times: dict[str, float] = {mode: record[f"{mode}_us"] for mode in timed}
     return Tried(
         name=f"{record['family']}({settings}) on {layout}",
+        family=str(record["family"]),
         layout=layout,
         # the choice asks only whether two have the same settings: one word for all of them is compared faster
         params={"": str(sorted(record["settings"].items()))},
