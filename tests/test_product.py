@@ -92,3 +92,45 @@ def test_limits_are_the_bound_and_nan_where_the_reference_is_not_finite(monkeypa
         wanted = tolerance.bound(problem, slack, lengths, check.expected, magnitude)
     np.testing.assert_allclose(check.limit[finite], wanted[finite], rtol=1e-5)
     assert (check.limit[lengths == 0] == 0).all()
+
+
+# ---- huge problems: a set looks at a share of the columns
+
+
+def huge(monkeypatch: pytest.MonkeyPatch, order: str = "row") -> Reference:
+    monkeypatch.setattr(reference_module, "FRESH_BELOW", 1)
+    monkeypatch.setattr(reference_module, "HUGE", 1)
+    return Reference(pattern_of(), Problem("spmm", "float32", 16, b_order=order, c_order=order), seed=5)  # type: ignore[arg-type]
+
+
+def test_four_sets_of_a_huge_problem_look_at_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = huge(monkeypatch)
+    looked = [reference._finish("", *reference._as_timed(fed=False)).columns for _ in range(4)]
+    assert sorted(np.concatenate(looked).tolist()) == list(range(16))  # type: ignore[arg-type]
+    assert {len(columns) for columns in looked if columns is not None} == {4}
+
+
+@pytest.mark.parametrize("order", ["row", "col"])
+def test_a_huge_set_expects_what_the_whole_product_gives_in_its_columns(
+    order: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reference = huge(monkeypatch, order)
+    check = reference.draw("wide")
+    assert check.columns is not None
+    whole = reference.product.times(widen(check.values, "float32"), reference.dense(check.x))
+    np.testing.assert_allclose(check.expected, whole[:, check.columns], rtol=1e-12)
+    right = store(whole if order == "row" else whole.T, "float32").reshape(-1)
+    assert compare(reference.pattern, reference.problem, check, right) == ""
+    wrong = right.reshape(whole.shape) if order == "row" else right.reshape(whole.T.shape).T
+    row, column = int(np.argmax(reference.pattern.row_lengths)), int(check.columns[-1])
+    wrong[row, column] += 1.0 + abs(wrong[row, column])
+    assert f"row {row}, column {column} " in compare(reference.pattern, reference.problem, check, right)
+
+
+def test_a_huge_set_sees_its_traps_and_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    reference = huge(monkeypatch)
+    check = reference.draw("isolation")
+    spoilt = np.unique(np.flatnonzero(~np.isfinite(check.x)) % 16)
+    assert check.columns is not None and set(spoilt) <= set(check.columns.tolist())
+    narrow = reference.draw("narrow")
+    assert all((changed.expected != narrow.expected).any() for changed in reference.neighbours(narrow))

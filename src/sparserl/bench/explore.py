@@ -23,7 +23,7 @@ from sparserl.judge import timing
 from sparserl.layouts import padding_value
 from sparserl.matrix import Pattern
 from sparserl.recipes import Recipe
-from sparserl.records import Mode, Packed, Problem
+from sparserl.records import DType, Mode, Packed, Problem
 from sparserl.values import STORAGE, store, widen
 
 
@@ -43,6 +43,8 @@ class Effort:
 BRIEF = Effort()
 HOST_US = 300.0
 """what the host's clock may add to a run: launch, synchronisation, a module that is loaded lazily"""
+PERIOD = 1_000_003
+"""numbers after which those of A and x repeat: a prime, so that no row or column meets itself"""
 LOOKED_AT = 1_000_000
 """numbers of y that are read back for a look at the result, from its beginning"""
 
@@ -57,6 +59,11 @@ class Measured:
     fault: str = ""
 
 
+def _numbers(rng: np.random.Generator, count: int, dtype: DType) -> np.ndarray:
+    """Ordinary numbers as stored; many of them repeat, because drawing them would take longer than timing them."""
+    return np.resize(store(rng.standard_normal(min(count, PERIOD)), dtype), count)
+
+
 class Explorer:
     """Times programs of one pattern and problem."""
 
@@ -64,14 +71,13 @@ class Explorer:
         self._backend, self._pool, self._pattern, self._problem = backend, pool, pattern, problem
         rng = np.random.default_rng(seed)
         wide = problem.columns
-        self._values = store(rng.standard_normal(pattern.nonzeros), problem.dtype)
-        right = store(rng.standard_normal((pattern.columns, wide)), problem.dtype)
-        flat = right if problem.b_order == "row" else np.ascontiguousarray(right.T)
-        self._x = self._upload(flat)
+        self._values = _numbers(rng, pattern.nonzeros, problem.dtype)
+        right = _numbers(rng, pattern.columns * wide, problem.dtype).reshape(pattern.columns, wide)
+        self._x = self._upload(right if problem.b_order == "row" else np.ascontiguousarray(right.T))
         self._y = backend.alloc(max(1, pattern.rows * wide * problem.value_bytes))
         self._head = pattern.rows if problem.c_order == "col" else min(pattern.rows, max(1, LOOKED_AT // wide))
         self._rows = self._probe_rows(rng)
-        self._expected, self._scale = self._reference(widen(right, problem.dtype))
+        self._expected, self._scale = self._reference(right)
         self.best_us: dict[str, float] = {}
 
     def _probe_rows(self, rng: np.random.Generator) -> np.ndarray:
@@ -86,9 +92,12 @@ class Explorer:
             (widen(self._values, self._problem.dtype), self._pattern.cols, self._pattern.row_start),
             shape=self._pattern.shape,
         )[self._rows]
-        expected = a @ right
+        used, places = np.unique(a.indices, return_inverse=True)
+        a = scipy.sparse.csr_array((a.data, places, a.indptr), shape=(len(self._rows), len(used)))
+        seen = widen(right[used], self._problem.dtype)
+        expected = a @ seen
         a.data = np.abs(a.data)
-        return expected, a @ np.abs(right) + 1e-30
+        return expected, a @ np.abs(seen) + 1e-30
 
     def measure(self, recipes: Sequence[Recipe], effort: Effort = BRIEF) -> Iterator[Measured]:
         """Every recipe, in the order in which their layouts get ready."""

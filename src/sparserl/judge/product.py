@@ -64,8 +64,9 @@ class Product:
         return out
 
     def with_magnitude(self, values: Array, dtype: DType, b: Array) -> tuple[Array, Array]:
-        """A b, and |A| |b| to a few digits, as float32, with these stored numbers in A."""
-        out, magnitude = np.zeros(self.shape), np.zeros(self.shape, dtype=np.float32)
+        """A b, and |A| |b| to a few digits, as float32, with these stored numbers in A; b may have fewer columns."""
+        shape = self.shape[0], b.shape[1]
+        out, magnitude = np.zeros(shape), np.zeros(shape, dtype=np.float32)
         absolute = np.abs(b).astype(self.narrow)
 
         def work(block: tuple[slice, slice, Any]) -> None:

@@ -8,7 +8,8 @@ zeros). Without the last two a program could look at x or the values and do less
 
 Large problems (nonzeros times columns of B from 2 M on) draw a pool of eight sets once a case (six from 128 M on) and
 pick from it at random for every check, because there the reference costs many times what the kernel does. A program
-has no memory between checks that the judge doesn't poison, so it can't learn the pool.
+has no memory between checks that the judge doesn't poison, so it can't learn the pool. From 128 M on, a set also
+looks at a quarter of the columns of C only, drawn at random; four sets one after the other look at all of them.
 
 Not covered: the matrix's own values. A kernel never sees them here; what holds for arbitrary values holds for them.
 """
@@ -34,6 +35,8 @@ FRESH_BELOW = 2_000_000
 """nonzeros times columns below which every check draws new numbers"""
 HUGE = 1 << 27
 """nonzeros times columns from which the pool is smaller"""
+LOOKED_AT = 1 / 4
+"""share of the columns of C that a set looks at where a problem is huge"""
 FEW_ROWS = 256
 """rows that are multiplied again one by one, rather than all of them at once"""
 CHAIN_STEPS = 20
@@ -58,6 +61,8 @@ class ValueSet:
     """float64, (rows, n); what is not finite must come out not finite"""
     limit: Array
     """float32, (rows, n): how far from it (see `tolerance`); NaN where `expected` is not finite"""
+    columns: Array | None = None
+    """the columns of C that `expected` and `limit` are of; None: all"""
 
     @property
     def nbytes(self) -> int:
@@ -78,6 +83,7 @@ class Reference:
         self.fresh = work < FRESH_BELOW
         fewer = int(work >= HUGE)
         self._sets = {"wide": 3 - fewer, "narrow": 2 - fewer, "isolation": 1, "timed": 1, "fed": 1}
+        self._shares: list[Array] | None = [] if fewer and problem.columns >= 16 else None
         self.bounded_steps = CHAIN_STEPS if self.fresh else FEW_STEPS
         """dependent products of which the end is known within a bound: three products of the reference each"""
         self.chains: dict[str, tuple[Array, Array]] = {}
@@ -130,8 +136,10 @@ class Reference:
             values[place] = _flipped(values[place : place + 1], dtype)[0]
             # an entry of x that some row reads
             column = int(pattern.cols[self._random.integers(len(values))])
-            step = self.problem.columns if self.problem.b_order == "row" else 1
-            x[column * step] = _flipped(x[column * step : column * step + 1], dtype)[0]
+            wide = 0 if check.columns is None else int(check.columns[0])
+            by_row = self.problem.b_order == "row"
+            at = column * self.problem.columns + wide if by_row else wide * pattern.columns + column
+            x[at] = _flipped(x[at : at + 1], dtype)[0]
             rows = np.searchsorted(pattern.row_start, [place], side="right") - 1
             by_column = np.searchsorted(pattern.row_start, np.flatnonzero(pattern.cols == column), side="right") - 1
         keys = (f"{check.key} value", f"{check.key} x") if check.key else ("", "")
@@ -145,7 +153,7 @@ class Reference:
 
     def _again(self, check: ValueSet, rows: Array) -> ValueSet:
         """The set after a sign was turned that only these rows can see. Magnitudes stay as they are."""
-        dtype, b, start = self.problem.dtype, self.dense(check.x), self.pattern.row_start
+        dtype, b, start = self.problem.dtype, self.dense(check.x, check.columns), self.pattern.row_start
         if len(rows) > FEW_ROWS:
             expected = self.product.times(widen(check.values, dtype), b)
         else:
@@ -174,7 +182,8 @@ class Reference:
         if not fed:
             return values, x
         b = self.dense(x)
-        for _ in range(random.integers(1, FED_STEPS + 1) if self.pattern.rows == self.pattern.columns else 0):
+        most = FED_STEPS if self._shares is None else 1
+        for _ in range(random.integers(1, most + 1) if self.pattern.rows == self.pattern.columns else 0):
             b = self.product.times(widen(values, dtype), b)
         if dtype != "float16":
             self._fading = not self._fading  # a program sees both: one set before it is timed, the next after
@@ -242,12 +251,28 @@ class Reference:
         return values, x
 
     def _finish(self, key: str, values: Array, x: Array) -> ValueSet:
-        expected, magnitude = self.product.with_magnitude(values, self.problem.dtype, self.dense(x))
-        return ValueSet(key, values, x, expected, limits(self.pattern, self.problem, expected, magnitude))
+        columns = self._share(x)
+        expected, magnitude = self.product.with_magnitude(values, self.problem.dtype, self.dense(x, columns))
+        return ValueSet(key, values, x, expected, limits(self.pattern, self.problem, expected, magnitude), columns)
 
-    def dense(self, x: Array) -> Array:
-        """x or B as stored, in float64: (columns, n)."""
-        return as_rows(widen(x, self.problem.dtype), self.pattern.columns, self.problem.columns, self.problem.b_order)
+    def _share(self, x: Array) -> Array | None:
+        """The columns of C to look at: the next of a random order, and those in which x holds NaN or Inf."""
+        if self._shares is None:
+            return None
+        n = self.problem.columns
+        if not self._shares:
+            self._shares = np.array_split(self._random.permutation(n), round(1 / LOOKED_AT))
+        spoilt = np.flatnonzero(~np.isfinite(widen(x, self.problem.dtype)))
+        spoilt = spoilt % n if self.problem.b_order == "row" else spoilt // self.pattern.columns
+        return np.unique(np.append(self._shares.pop(), spoilt))
+
+    def dense(self, x: Array, columns: Array | None = None) -> Array:
+        """x or B as stored, in float64: (columns, n), or only these columns of it."""
+        n = self.problem.columns
+        if columns is None:
+            return as_rows(widen(x, self.problem.dtype), self.pattern.columns, n, self.problem.b_order)
+        kept = x.reshape(-1, n)[:, columns] if self.problem.b_order == "row" else x.reshape(n, -1)[columns].T
+        return np.ascontiguousarray(widen(kept, self.problem.dtype))
 
 
 def as_rows(flat: Array, rows: int, n: int, order: str) -> Array:

@@ -23,6 +23,8 @@ def compare(pattern: Pattern, problem: Problem, check: ValueSet, y: Array) -> st
         return f"{y.size} results came back instead of {pattern.rows * problem.columns}"
     by_row = problem.c_order == "row"
     results = y.reshape(pattern.rows, problem.columns) if by_row else y.reshape(problem.columns, pattern.rows).T
+    if check.columns is not None:
+        results = results[:, check.columns]
     wrong: dict[int, Array] = {}
 
     def look(rows: slice) -> None:
@@ -51,7 +53,8 @@ def _describe(
     pattern: Pattern, problem: Problem, check: ValueSet, results: Array, *, count: int, where: tuple[int, int]
 ) -> str:
     row, column = where
-    place = f"row {row}" + (f", column {column}" if problem.op == "spmm" else "")
+    named = column if check.columns is None else int(check.columns[column])
+    place = f"row {row}" + (f", column {named}" if problem.op == "spmm" else "")
     entries = int(pattern.row_lengths[row])
     value = widen(results[row : row + 1], problem.dtype)[0, column]
     expected, limit = check.expected[row, column], check.limit[row, column]
@@ -70,7 +73,7 @@ def chain_bounds(reference: Reference, start: ValueSet) -> tuple[Array, Array]:
     pattern, problem, product = reference.pattern, reference.problem, reference.product
     values = widen(start.values, problem.dtype)
     absolute_values = np.abs(values)
-    b = reference.dense(start.x)
+    b = reference.dense(start.x, start.columns)
     error: Array = np.zeros_like(b)
     slack, lengths = allowance(pattern, problem), pattern.row_lengths
     for _ in range(reference.bounded_steps):
@@ -91,6 +94,7 @@ def compare_chain(reference: Reference, start: ValueSet, y: Array) -> str:
     pattern, problem = reference.pattern, reference.problem
     b, error = chain_bounds(reference, start)
     got = as_rows(widen(y, problem.dtype), pattern.rows, problem.columns, problem.c_order)
+    got = got if start.columns is None else got[:, start.columns]
     with np.errstate(invalid="ignore"):
         good = np.abs(got - b) <= error
     if good.all():
