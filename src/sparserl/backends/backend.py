@@ -104,6 +104,8 @@ class TimingPlan:
     rounds: int = 7
     graph_ms: float = 2.0
     """each timed graph lasts at least this long"""
+    repetitions: int = 0
+    """products in a graph; 0: as many as fill `graph_ms`, which has to be found out first"""
     x_elements: int = 0
     y_elements: int = 0
     value_bytes: int = 4

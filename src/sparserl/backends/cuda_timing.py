@@ -64,7 +64,10 @@ class Bench:
         flushed = self._alloc(2 * self._l2_bytes) if plan.mode == "cold" else None
         between = self._between(plan, x, flushed)
         bodies = [functools.partial(self._products, launch, between, plan, (x, y)) for launch in launches]
-        self.repetitions = self._repetitions(bodies, plan)
+        for body in bodies:
+            body(1)  # outside a capture: binds workspaces, and the plain launch that comes first is over
+        call("cuStreamSynchronize", self._stream)
+        self.repetitions = plan.repetitions or self._repetitions(bodies, plan)
         if between is None:
             return self._rounds(bodies, self.repetitions, plan.rounds)
         known_us = self._between_us.get(plan) if plan.rounds <= BRIEF_ROUNDS else None
@@ -148,11 +151,7 @@ class Bench:
 
     def _repetitions(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan) -> int:
         """Enough for the fastest side to fill `graph_ms`; the same for all."""
-        estimates_us = []
-        for body in bodies:
-            body(1)  # outside a capture: binds workspaces, and the plain launch that comes first is over
-            call("cuStreamSynchronize", self._stream)
-            estimates_us.append(max(0.2, min(self._rounds([body], ESTIMATE, 2)[0])))
+        estimates_us = [max(0.2, min(self._rounds([body], ESTIMATE, 2)[0])) for body in bodies]
         wanted = math.ceil(1000 * plan.graph_ms / min(estimates_us))
         bearable = int(LONGEST_RATIO * 1000 * plan.graph_ms / max(estimates_us))
         most = MOST_COLD if plan.mode == "cold" else MOST
