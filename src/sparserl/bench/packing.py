@@ -8,6 +8,7 @@ ahead of the parent at any time: packed forms of a large matrix would fill the m
 from __future__ import annotations
 
 import multiprocessing
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -22,6 +23,7 @@ import numpy as np
 
 from sparserl.backends.backend import Binary, Job
 from sparserl.errors import CompileError, SparseRLError
+from sparserl.lifetime import leave_with
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Problem, Program
 
@@ -47,7 +49,8 @@ class PackPool:
             raise ValueError(f"The 'workers' of a PackPool must be at least 1. Got {workers}.")
         self._folder = Path(tempfile.mkdtemp(prefix="sparserl-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
         self._arch, self._sms, self._count, self._ahead = arch, sms, 0, workers + 2
-        self._pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+        spawn = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(workers, spawn, initializer=leave_with, initargs=(os.getpid(),))
 
     def prepare(self, pattern: Pattern, problem: Problem, texts: Sequence[tuple[LayoutLine, str]]) -> Iterator[Ready]:
         """Layout by layout, as they get ready; the arrays are good until the next one is asked for."""

@@ -8,8 +8,6 @@ after. A simulator worker gives up its rights first (`lockdown`), because there 
 from __future__ import annotations
 
 import os
-import threading
-import time
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
@@ -28,6 +26,7 @@ from sparserl.judge.lockdown import lockdown
 from sparserl.judge.sandbox import Hello
 from sparserl.judge.turn import Turn
 from sparserl.layouts import padding_value
+from sparserl.lifetime import leave_with
 from sparserl.matrix import Pattern
 from sparserl.records import DType, Problem
 from sparserl.values import store
@@ -322,7 +321,7 @@ def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
     except SparseRLError as error:
         channel.send(connection, ("broken", str(error)))
         return
-    threading.Thread(target=_leave_with, args=(os.getppid(),), daemon=True).start()
+    leave_with(os.getppid())  # a program may spin for ever; without the judge nobody would stop it
     channel.send(connection, ("answer", Hello(device, applied)))
     while True:
         try:
@@ -358,10 +357,3 @@ def _answer(machine: Machine, turn: Turn, command: str, arguments: Mapping[str, 
         return "refused" if command == "load" else "broken", str(error) or type(error).__name__
     except Exception:
         return "fault", traceback.format_exc()
-
-
-def _leave_with(parent: int) -> None:
-    """A program may spin for ever; without the judge nobody would stop it."""
-    while os.getppid() == parent:
-        time.sleep(1.0)
-    os._exit(1)
