@@ -1,4 +1,4 @@
-"""The command line: `sparserl tune`, `doctor`, `families`. The only place that prints.
+"""The command line: `sparserl tune`, `doctor`, `families`, `train …`, `eval`. It prints, and so do `train/commands_*`.
 
 A command imports its stage when it runs. Errors that are the user's to read become one line on stderr and exit code 2;
 Ctrl-C exits with 130 where nothing was found yet. Progress goes to stderr, results to stdout.
@@ -15,6 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparserl.errors import SparseRLError
+from sparserl.train import (
+    commands_collect,
+    commands_corpus,
+    commands_encode,
+    commands_eval,
+    commands_stages,
+    commands_tokens,
+)
 
 if TYPE_CHECKING:
     from sparserl.operator import Operator
@@ -23,6 +31,18 @@ BUILT_IN = "family:stencil2d,nx=96,ny=64,points=9"
 """tuned when no matrix is given: 54 thousand nonzeros, under a minute on the simulator"""
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
+
+
+train = typer.Typer(
+    help="The stages that make a policy, in this order.", no_args_is_help=True, rich_markup_mode=None
+)
+app.add_typer(train, name="train")
+for _stage in (
+    commands_corpus.corpus, commands_tokens.tokenizer, commands_encode.encoder, commands_collect.collect,
+    commands_stages.pretrain, commands_stages.sft, commands_stages.rank,
+):  # fmt: skip
+    train.command()(_stage)
+app.command("eval")(commands_eval.evaluate)
 
 
 @app.callback()
@@ -42,7 +62,7 @@ def tune(
     dtype: Annotated[str, typer.Option(help="f32 or f64; for spmm also f16 or bf16")] = "f32",
     device: Annotated[str, typer.Option(help="auto, cuda or sim")] = "auto",
     candidates: Annotated[int, typer.Option(help="programs to try")] = 16,
-    policy: Annotated[str, typer.Option(help="recipes, or the path of a program or a folder of them")] = "recipes",
+    policy: Annotated[str, typer.Option(help="recipes, or the path of a policy or of programs")] = "recipes",
     mode: Annotated[str, typer.Option(help="what is timed: solver, chain or cold")] = "solver",
     seed: Annotated[int, typer.Option(help="of the numbers that candidates are verified with")] = 0,
     out: Annotated[Path | None, typer.Option(help="folder for kernel.cu, operator.srl, report.json [out/NAME]")] = None,

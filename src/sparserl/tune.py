@@ -47,7 +47,7 @@ class Settings:
     candidates: int = 16
     """programs to try"""
     policy: str = "recipes"
-    """'recipes', or the path of a program file or a folder of them (*.cu), tried as they are"""
+    """'recipes', the folder of a language model, or the path of a program or of a folder of them (*.cu)"""
     seed: int = 0
     """of the numbers that candidates are verified with"""
     mode: Mode = "solver"
@@ -69,8 +69,8 @@ class Settings:
             raise SparseRLError(f"The 'seed' of tune must be in 0..{LARGEST_SEED}. Got {self.seed}.")
         if self.policy != "recipes" and not Path(self.policy).exists():
             raise SparseRLError(
-                f"The 'policy' of tune must be 'recipes' or the path of a program file or folder. Got {self.policy!r}, "
-                "which is not there."
+                "The 'policy' of tune must be 'recipes' or the path of a policy, a program or a folder of them. "
+                f"Got {self.policy!r}, which is not there."
             )
 
 
@@ -171,7 +171,9 @@ def _candidates(pattern: Pattern, settings: Settings, device: Device) -> list[Ca
     from sparserl.findings import Candidate
 
     if settings.policy != "recipes":
-        return _programs(Path(settings.policy))[: settings.candidates]
+        path = Path(settings.policy)
+        written = _written(path, pattern, settings, device) if _is_policy(path) else _programs(path)
+        return written[: settings.candidates]
     from sparserl.recipes import candidates
     from sparserl.search import choose
 
@@ -182,10 +184,36 @@ def _candidates(pattern: Pattern, settings: Settings, device: Device) -> list[Ca
     ]
 
 
-def _programs(path: Path) -> list[Candidate]:
-    """A user's own programs, as they are. One that can't be read is judged so, like any other."""
+def _is_policy(path: Path) -> bool:
+    return (path / "model.safetensors").is_file()
+
+
+def _written(folder: Path, pattern: Pattern, settings: Settings, device: Device) -> list[Candidate]:
+    """What a language model writes for this matrix; a text that it wrote twice is judged once."""
+    from dataclasses import replace
+
+    from sparserl.policy.writer import Writer
+
+    on_gpu = device.backend == "cuda"
+    writer = Writer(folder, "cuda" if on_gpu else "cpu")
+    drawing = replace(writer.settings, seed=settings.seed)
+    machine = device.name if on_gpu else "sim"
+    (drawn,) = writer.write([pattern], settings.problem, settings.candidates, machine=machine, settings=drawing)
+    texts = dict.fromkeys(written.text for written in drawn)
+    return [_candidate(f"written {place}", text) for place, text in enumerate(texts, 1)]
+
+
+def _candidate(name: str, text: str) -> Candidate:
+    """A program that no recipe made: its layout is what it says."""
     from sparserl.findings import Candidate
 
+    head = text.partition("\n")[0]
+    layout = head.removeprefix("// layout:").strip() if head.startswith("// layout:") else ""
+    return Candidate(name, layout, {}, text, text.count("\n"))
+
+
+def _programs(path: Path) -> list[Candidate]:
+    """A user's own programs, as they are. One that can't be read is judged so, like any other."""
     files = sorted(path.glob("*.cu")) if path.is_dir() else [path]
     if not files:
         raise SparseRLError(f"There is no program (*.cu) in {path}. Give a file, or a folder that holds some.")
@@ -195,9 +223,7 @@ def _programs(path: Path) -> list[Candidate]:
             text = file.read_text()
         except (OSError, UnicodeDecodeError) as error:
             raise SparseRLError(f"Can't read the program {file}: {error}.") from error
-        head = text.partition("\n")[0]
-        layout = head.removeprefix("// layout:").strip() if head.startswith("// layout:") else ""
-        found.append(Candidate(file.stem, layout, {}, text, text.count("\n")))
+        found.append(_candidate(file.stem, text))
     return found
 
 
@@ -241,6 +267,16 @@ def _about(pattern: Pattern, settings: Settings, device: Device) -> dict[str, An
     }
 
 
+def _content(policy: Path) -> list[str]:
+    """What a policy is made of, wherever it lies."""
+    import hashlib
+
+    if _is_policy(policy):
+        files = (policy / "config.json", policy / "model.safetensors")
+        return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    return [c.text for c in _programs(policy)]
+
+
 @dataclass(frozen=True)
 class _Hit:
     source: str
@@ -258,7 +294,7 @@ class _Kept:
         parts = asdict(settings)
         del parts["seed"]  # it moves the numbers a candidate is verified with, not the result
         if settings.policy != "recipes":
-            parts["policy"] = [c.text for c in _programs(Path(settings.policy))]
+            parts["policy"] = _content(Path(settings.policy))
         parts |= {"pattern": pattern.fingerprint(), "sparserl": VERSION}
         parts["device"] = [device.backend, device.name, device.arch]
         self._cache = Cache("tuned")

@@ -1,0 +1,225 @@
+"""The matrix encoder: from a sample of a pattern to the vectors that stand before a program's tokens.
+
+    encoder = MatrixEncoder(width=384)
+    prefix = encoder(collate([sample_pattern(pattern)], [Problem()]))      # (1, encoder.prefix_length, 384)
+
+Every sampled nonzero becomes sinusoids of its indices (`indices`), then a vector by a small network; the nonzeros of a
+square are summed and become one vector; learnt queries attend to all of these and then to each other. Before the pooled
+vectors stand seven explicit ones: log rows, log columns, log nonzeros, op, dtype, N and device.
+
+Controls, all with the same output shape: `embedding="learnt"` reads tables instead of sinusoids; `source="blind"` sees
+the explicit vectors alone; `source="features"` reads the named features of `sparserl.features` instead of the sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot, scaled_dot_product_attention
+
+from sparserl.policy.indices import EMBEDDINGS, Embedding, LearntIndices, SinusoidalIndices, waves
+from sparserl.policy.sample import FEATURE_NAMES, FIELDS, PARTS, RUN, SINGLES, SQUARES, Sample
+from sparserl.records import VALUE_BYTES, Problem
+
+Source = Literal["matrix", "blind", "features"]
+SOURCES: tuple[Source, ...] = ("matrix", "blind", "features")
+OPS = ("spmv", *(f"spmm {b} {c}" for b in ("row", "col") for c in ("row", "col")))
+DTYPES = tuple(VALUE_BYTES)
+DEVICES = ("other", "sim", "h200", "h100", "a100", "b200", "l40s", "rtx 4090")
+"""found in a device's name, without case; one that is not listed is 'other'"""
+EXPLICIT = 7
+"""vectors before the pooled ones"""
+SIZE_OCTAVES = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+
+
+class EncoderInput(NamedTuple):
+    """A batch of samples and problems, as tensors."""
+
+    sizes: Tensor
+    """(batch, 3) int64: rows, columns, nonzeros"""
+    entries: Tensor
+    """(batch, PLACES, 7) int32, see `sample.FIELDS`"""
+    problem: Tensor
+    """(batch, 4) int64: op, dtype, N, device"""
+    named: Tensor
+    """(batch, features) float32; (batch, 0) where samples carry none"""
+
+    def to(self, device: torch.device | str) -> EncoderInput:
+        return EncoderInput(*(each.to(device, non_blocking=True) for each in self))
+
+
+@dataclass(frozen=True)
+class EncoderSize:
+    """How large an encoder is and what it reads."""
+
+    inner: int = 256
+    """width inside; the output is projected to the language model's"""
+    queries: int = 32
+    """pooled vectors"""
+    layers: int = 1
+    """self-attention layers over them"""
+    heads: int = 4
+    embedding: Embedding = "sinusoidal"
+    source: Source = "matrix"
+
+    def __post_init__(self) -> None:
+        if self.embedding not in EMBEDDINGS:
+            raise ValueError(f"The 'embedding' of an encoder must be one of {EMBEDDINGS}. Got {self.embedding!r}.")
+        if self.source not in SOURCES:
+            raise ValueError(f"The 'source' of an encoder must be one of {SOURCES}. Got {self.source!r}.")
+        if self.inner % self.heads:
+            raise ValueError(f"An encoder's 'inner' must be a multiple of its {self.heads} heads. Got {self.inner}.")
+
+
+def collate(samples: Sequence[Sample], problems: Sequence[Problem], device_name: str = "h200") -> EncoderInput:
+    """One batch of samples, each with its problem; `device_name` is the machine that the program is for."""
+    if len(samples) != len(problems) or not samples:
+        raise ValueError(f"A batch needs as many problems as samples. Got {len(problems)} and {len(samples)}.")
+    device = next((k for k, name in enumerate(DEVICES) if name in device_name.lower()), 0)
+    problem = [(_op(each), DTYPES.index(each.dtype), each.columns, device) for each in problems]
+    named = [each.named for each in samples if each.named is not None]
+    named = named if len(named) == len(samples) else [np.zeros(0, dtype=np.float32)] * len(samples)
+    return EncoderInput(
+        torch.tensor([(each.rows, each.columns, each.nonzeros) for each in samples], dtype=torch.int64),
+        torch.from_numpy(np.stack([each.entries for each in samples])),
+        torch.tensor(problem, dtype=torch.int64),
+        torch.from_numpy(np.stack(named)),
+    )
+
+
+def _op(problem: Problem) -> int:
+    return OPS.index("spmv" if problem.op == "spmv" else f"spmm {problem.b_order} {problem.c_order}")
+
+
+class Attention(nn.Module):
+    """Pre-norm attention from x to a context (x itself where none is given), then a feed-forward network."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm, self.context_norm, self.feed_norm = (nn.LayerNorm(width) for _ in range(3))
+        self.query, self.out = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.key_value = nn.Linear(width, 2 * width, bias=False)
+        self.feed = nn.Sequential(nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+
+    def forward(self, x: Tensor, context: Tensor | None = None, mask: Tensor | None = None) -> Tensor:
+        read = self.context_norm(x if context is None else context)
+        key, value = self._split(self.key_value(read)).chunk(2, dim=-1)
+        query = self._split(self.query(self.norm(x)))
+        allowed = None if mask is None else mask[:, None, None, :]  # (batch, 1, 1, context)
+        seen = scaled_dot_product_attention(query, key, value, attn_mask=allowed)
+        x = x + self.out(seen.transpose(1, 2).flatten(2))
+        fed: Tensor = x + self.feed(self.feed_norm(x))
+        return fed
+
+    def _split(self, x: Tensor) -> Tensor:
+        return x.reshape(*x.shape[:2], self.heads, -1).transpose(1, 2)  # (batch, heads, tokens, width of a head)
+
+
+class Explicit(nn.Module):
+    """The seven vectors that are said outright: three logarithms of sizes, op, dtype, N, device."""
+
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.number = nn.Sequential(nn.Linear(2 * len(SIZE_OCTAVES) + 1, inner), nn.GELU(), nn.Linear(inner, inner))
+        self.kind = nn.Parameter(torch.randn(EXPLICIT, inner) * 0.5)
+        self.op, self.dtype, self.device = (nn.Embedding(len(k), inner) for k in (OPS, DTYPES, DEVICES))
+
+    def forward(self, sizes: Tensor, problem: Tensor) -> Tensor:
+        op, dtype, n, device = problem.unbind(1)
+        logs = torch.log2(1.0 + torch.cat([sizes, n[:, None]], dim=1).float()).unsqueeze(-1)  # (batch, 4, 1)
+        numbers = self.number(torch.cat([waves(logs, SIZE_OCTAVES), logs / 16.0 - 1.0], dim=-1))
+        parts = [numbers[:, :3], self.op(op)[:, None], self.dtype(dtype)[:, None], numbers[:, 3:]]
+        return torch.cat([*parts, self.device(device)[:, None]], dim=1) + self.kind
+
+
+class FromSample(nn.Module):
+    """Vectors of the sampled nonzeros and of the squares, and which of them are there."""
+
+    def __init__(self, inner: int, embedding: Embedding) -> None:
+        super().__init__()
+        self.indices = SinusoidalIndices() if embedding == "sinusoidal" else LearntIndices()
+        self.first = nn.Linear(self.indices.width, inner)
+        self.part = nn.Embedding(len(PARTS), inner)
+        self.run = nn.Embedding(RUN + 1, inner)
+        self.second = nn.Sequential(nn.GELU(), nn.Linear(inner, inner))
+        self.square = nn.Sequential(nn.GELU(), nn.Linear(inner, inner), nn.GELU(), nn.Linear(inner, inner))
+
+    def forward(self, batch: EncoderInput) -> tuple[Tensor, Tensor]:
+        part = batch.entries[..., FIELDS.index("part")]
+        there = part >= 0
+        first = self.first(self.indices(batch.entries, batch.sizes))
+        run = batch.entries[..., FIELDS.index("run")]
+        vectors = self.second(first + self.part(part.clamp(min=0)) + self.run(run))
+        # Which square an entry lies in, as a matrix: sums over ragged squares become one product of fixed shape.
+        number = batch.entries[:, SINGLES:, FIELDS.index("square")].long()
+        member = one_hot(number, SQUARES) * there[:, SINGLES:, None]  # (batch, entries, squares)
+        # Sums, not means: how much a square holds is what block fill is about.
+        held = member.to(vectors.dtype).transpose(1, 2) @ vectors[:, SINGLES:] / 8.0
+        squares = self.square(held)
+        return torch.cat([vectors[:, :SINGLES], squares], 1), torch.cat([there[:, :SINGLES], member.any(1)], 1)
+
+
+class FromFeatures(nn.Module):
+    """The control that reads named features: eight vectors of their standardised logarithms."""
+
+    tokens = 8
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(len(FEATURE_NAMES)))
+        self.register_buffer("deviation", torch.ones(len(FEATURE_NAMES)))
+        sizes = (len(FEATURE_NAMES), inner, inner, self.tokens * inner)
+        self.network = nn.Sequential(
+            nn.Linear(*sizes[:2]), nn.GELU(), nn.Linear(*sizes[1:3]), nn.GELU(), nn.Linear(*sizes[2:])
+        )
+
+    def forward(self, batch: EncoderInput) -> tuple[Tensor, Tensor]:
+        if batch.named.shape[1] != len(FEATURE_NAMES):
+            raise ValueError(
+                "An encoder with source='features' needs samples that carry them: "
+                "sample_pattern(pattern, with_features=True)."
+            )
+        scaled = (torch.log1p(batch.named) - self.mean) / self.deviation
+        vectors = self.network(scaled).reshape(len(scaled), self.tokens, -1)
+        return vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
+
+
+class MatrixEncoder(nn.Module):
+    """EncoderInput → (batch, prefix_length, width)."""
+
+    def __init__(self, width: int, size: EncoderSize | None = None) -> None:
+        super().__init__()
+        self.width, self.size = width, size or EncoderSize()
+        self.prefix_length = EXPLICIT + self.size.queries
+        inner = self.size.inner
+        self.explicit = Explicit(inner)
+        self.reader: FromSample | FromFeatures | None = None
+        if self.size.source == "matrix":
+            self.reader = FromSample(inner, self.size.embedding)
+        elif self.size.source == "features":
+            self.reader = FromFeatures(inner)
+        self.queries = nn.Parameter(torch.randn(self.size.queries, inner) * 0.5)
+        self.pool = Attention(inner, self.size.heads)
+        self.mix = nn.ModuleList(Attention(inner, self.size.heads) for _ in range(self.size.layers))
+        self.norm = nn.LayerNorm(inner)
+        self.project = nn.Linear(inner, width)
+
+    def forward(self, batch: EncoderInput) -> Tensor:
+        explicit = self.explicit(batch.sizes, batch.problem)
+        context, mask = explicit, torch.ones(explicit.shape[:2], dtype=torch.bool, device=explicit.device)
+        if self.reader is not None:
+            vectors, there = self.reader(batch)
+            context, mask = torch.cat([context, vectors.to(context.dtype)], 1), torch.cat([mask, there], 1)
+        pooled = self.pool(self.queries.expand(len(explicit), -1, -1), context, mask)
+        for layer in self.mix:
+            pooled = layer(pooled)
+        prefix: Tensor = self.project(self.norm(torch.cat([explicit, pooled], dim=1)))
+        return prefix

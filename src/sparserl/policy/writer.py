@@ -1,0 +1,60 @@
+"""A stored policy that writes programs for matrices: everything from a folder and patterns to texts, in one place.
+
+Temperature, top-p and length are those stored with the policy (`notes` of its config, under 'sampling'); a policy that
+stores none is sampled at temperature 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from sparserl.errors import SparseRLError
+from sparserl.matrix import Pattern
+from sparserl.policy.checkpoint import load_policy, read_config
+from sparserl.policy.encoder import collate
+from sparserl.policy.masks import Mask
+from sparserl.policy.sample import sample_pattern
+from sparserl.policy.sampler import Sampler, SampleSettings, Written
+from sparserl.policy.tokenizer import Tokenizer
+from sparserl.records import Problem
+
+
+class Writer:
+    """One policy on one device."""
+
+    def __init__(self, folder: Path, device: str = "cpu") -> None:
+        self.settings = stored_settings(folder)
+        self.tokenizer = Tokenizer.load(folder / "tokenizer.json")
+        self.policy = load_policy(folder, device)
+        self.sampler = Sampler(self.policy, self.tokenizer, device)
+
+    def write(
+        self, patterns: Sequence[Pattern], problem: Problem, count: int, *, machine: str, settings: SampleSettings,
+        forced: Sequence[Sequence[int]] = (), mask: Mask = None,
+    ) -> list[list[Written]]:  # fmt: skip
+        """`count` programs for each pattern (one object may stand several times) for the machine of this name.
+
+        forced: a prompt for each pattern, or none; mask: see `Sampler.sample`.
+        """
+        features = self.policy.encoder.size.source == "features"
+        drawn = {id(pattern): sample_pattern(pattern, with_features=features) for pattern in patterns}
+        batch = collate([drawn[id(pattern)] for pattern in patterns], [problem] * len(patterns), machine)
+        longest = max(map(len, forced), default=0)
+        room = self.policy.size.language.context - self.policy.prefix_length - 1 - longest
+        settings = replace(settings, max_tokens=min(settings.max_tokens, room))
+        return self.sampler.sample(batch, count, settings, forced if longest else (), mask)
+
+
+def stored_settings(folder: Path) -> SampleSettings:
+    """How the policy is to be sampled, as stored with it."""
+    stored: dict[str, Any] = read_config(folder)["notes"].get("sampling", {})
+    unknown = stored.keys() - {"temperature", "top_p", "max_tokens"}
+    if unknown:
+        raise SparseRLError(
+            f"The 'sampling' notes of {folder} may have temperature, top_p and max_tokens. "
+            f"Got {', '.join(sorted(unknown))}."
+        )
+    return SampleSettings(**stored)

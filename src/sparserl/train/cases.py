@@ -1,0 +1,181 @@
+"""The training matrices: specs drawn from the kept families, and the real matrices of the training split.
+
+    training_cases(Problem(), 800)     the first 800 for SpMV; another count gives a prefix or a longer list
+
+A case is written down as family, parameters and seed (or the name of a file) and made when it is needed, never stored.
+Structure classes take turns, families within a class are drawn by weight, and sizes run from 1e3 to 2e7 nonzeros, most
+of them between 1e4 and 2e6. Problems of one operation share their matrices, so that the same matrix is seen with
+another type or number of columns. Not covered: matrices of withheld families (`splits`), which are never drawn here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from sparserl import splits
+from sparserl.errors import MatrixError
+from sparserl.families import FAMILIES, FITTED, Spec
+from sparserl.families.building import generator
+from sparserl.matrix import Pattern
+from sparserl.records import Problem
+
+SPMV_SEED, SPMM_SEED = 1_000_000, 1_500_000
+"""the seed of the first case; the others follow"""
+PURPOSE = 97
+"""the stream that a case is drawn from, apart from those that families use"""
+RENUMBERED = "permuted"
+
+BY_CLASS: tuple[Mapping[str, float], ...] = (
+    {"stencil2d": 2, "stencil3d": 2, "banded": 3, "mesh": 3},
+    {"fem": 4, "fem8": 1},
+    {"uniform": 3, "permuted": 4},
+    {"rmat": 2, "powerlaw": 4, "circuit": 3},
+    {"longrows": 3, "tall": 2, "wide": 4, "emptyrows": 4, "arrow": 2},
+)
+"""families by the class that they are designed for, with weights: regular, block, random, skewed, extreme"""
+LOCAL = ("stencil2d", "stencil3d", "banded", "mesh", "fem", "circuit", "arrow")
+"""what `permuted` may be made of"""
+SIZES = ((0.08, 1e3, 1e4), (0.27, 1e4, 1e5), (0.57, 1e5, 2e6), (0.08, 2e6, 2e7))
+"""(share, from, to) nonzeros, even on a logarithmic scale inside each"""
+SPMM_SIZES = ((0.08, 1e3, 1e4), (0.32, 1e4, 1e5), (0.60, 1e5, 1.5e6))
+"""B and C of an SpMM are wide: a product of 2e7 nonzeros and 128 columns takes milliseconds"""
+MOST_ROWS = {"spmv": 8_000_000, "spmm": 800_000}
+"""of either dimension"""
+
+
+@dataclass(frozen=True)
+class TrainingCase:
+    """A matrix that may train: a spec, or the name of a real one. With the split 'dev', one for choices alone."""
+
+    name: str
+    spec: Spec | None = None
+    real: str = ""
+    """the file is REAL.mtx.gz or REAL.mtx in the folder of real matrices"""
+    split: Literal["train", "dev"] = "train"
+
+    @property
+    def source(self) -> dict[str, Any]:
+        """What is written down to make it again."""
+        if self.split == "dev":
+            return {"dev": self.name}
+        if self.spec is None:
+            return {"real": self.real}
+        return {"family": self.spec.family, "seed": self.spec.seed, "params": dict(self.spec.params)}
+
+    def load(self, folder: Path | None = None) -> Pattern:
+        """Make or read it. Raises MatrixError where the pattern is one that may not train."""
+        if self.spec is None or self.split == "dev":
+            return next(case for case in splits.cases(self.split) if case.name == self.name).load(folder)
+        if not splits.may_train(self.spec):
+            raise MatrixError(
+                f"The matrix '{self.spec}' may not train: its family is withheld or its seed is not in "
+                f"{splits.seed_range('train')}."
+            )
+        pattern = self.spec.make()
+        splits.check_training(pattern)
+        return pattern
+
+
+def from_source(name: str, source: Mapping[str, Any]) -> TrainingCase:
+    """The case that `source` was written down for."""
+    if "dev" in source:
+        return TrainingCase(name, split="dev")
+    if "real" in source:
+        return TrainingCase(name, real=str(source["real"]))
+    return TrainingCase(name, Spec(source["family"], int(source["seed"]), dict(source["params"])))
+
+
+@dataclass(frozen=True)
+class Range:
+    """Which sizes are drawn; smaller ones for the simulator."""
+
+    sizes: tuple[tuple[float, float, float], ...] = SIZES
+    most_rows: int = MOST_ROWS["spmv"]
+    first_seed: int = SPMV_SEED
+    tries: int = field(default=64, repr=False)
+    """draws of one case before it is given up"""
+
+
+def range_for(problem: Problem) -> Range:
+    """The sizes that fit a problem."""
+    if problem.op == "spmv":
+        return Range()
+    return Range(SPMM_SIZES, MOST_ROWS["spmm"], SPMM_SEED)
+
+
+def range_up_to(problem: Problem, most_nonzeros: float) -> Range:
+    """Small matrices only, for a machine that is slow: the same families, from a few hundred nonzeros on."""
+    usual = range_for(problem)
+    return replace(usual, sizes=((1.0, most_nonzeros / 10, most_nonzeros),), first_seed=usual.first_seed + 250_000)
+
+
+def training_cases(
+    problem: Problem, count: int, *, real: bool = False, within: Range | None = None
+) -> list[TrainingCase]:
+    """`count` generated cases, after the real ones where asked for (their folder is named when they are loaded)."""
+    if count < 0:
+        raise ValueError(f"The 'count' of training cases must not be negative. Got {count}.")
+    chosen = within or range_for(problem)
+    there = [TrainingCase(case.name, real=case.name) for case in splits.cases("train")] if real else []
+    return [*there, *(_drawn(index, chosen) for index in range(count))]
+
+
+def dev_cases(*, real: bool = False) -> list[TrainingCase]:
+    """The matrices of the dev split, on which choices are made."""
+    return [TrainingCase(case.name, split="dev") for case in splits.cases("dev") if real or case.kind == "generated"]
+
+
+def _drawn(index: int, within: Range) -> TrainingCase:
+    """Case `index`: its class by turns, all else from a stream of its own."""
+    seed = within.first_seed + index
+    rng = generator(seed, PURPOSE)
+    for _ in range(within.tries):
+        nonzeros = _size(rng, within)
+        per_row = _per_row(rng, nonzeros)
+        family, params = _planned(rng, BY_CLASS[index % len(BY_CLASS)], nonzeros, per_row)
+        spec = Spec(family, seed, params)
+        if splits.may_train(spec) and _dimension(params) <= within.most_rows:
+            return TrainingCase(f"{family}-{seed}", spec)
+    raise MatrixError(f"No training matrix of at most {within.most_rows} rows came up for the seed {seed}.")
+
+
+def _size(rng: np.random.Generator, within: Range) -> float:
+    ends = np.cumsum([share for share, _, _ in within.sizes])
+    _, low, high = within.sizes[int(np.searchsorted(ends, rng.random() * ends[-1], side="right"))]
+    return float(low * (high / low) ** rng.random())
+
+
+def _per_row(rng: np.random.Generator, nonzeros: float) -> float:
+    """The mean row length, spread as in the collection, wider at the long end; never longer than the matrix is high."""
+    normal = float(rng.random(12).sum()) - 6.0
+    length = 10.0 ** (FITTED.log_per_row + FITTED.log_per_row_deviation * normal)
+    return float(np.clip(length, 1.5, max(2.0, nonzeros**0.5)))
+
+
+def _planned(
+    rng: np.random.Generator, weights: Mapping[str, float], nonzeros: float, per_row: float
+) -> tuple[str, dict[str, Any]]:
+    """A family of the class and its parameters."""
+    names = list(weights)
+    ends = np.cumsum([weights[name] for name in names])
+    name = names[int(np.searchsorted(ends, rng.random() * ends[-1], side="right"))]
+    if name == "fem8":  # blocks of eight, which the family's own plan never draws
+        return "fem", {**FAMILIES["fem"].plan(rng, nonzeros * 0.4, max(per_row, 40.0)), "b": 8}
+    if name == RENUMBERED:
+        of = LOCAL[int(rng.integers(0, len(LOCAL)))]
+        how = ("both", "both", "rows", "columns")[int(rng.integers(0, 4))]
+        within = (0, 0, 4096)[int(rng.integers(0, 3))]
+        return RENUMBERED, {"of": of, "how": how, "within": within, **FAMILIES[of].plan(rng, nonzeros, per_row)}
+    return name, FAMILIES[name].plan(rng, nonzeros, per_row)
+
+
+def _dimension(params: Mapping[str, Any]) -> int:
+    """The larger of rows and columns, as far as the parameters name them."""
+    nodes = int(params.get("nx", 0)) * int(params.get("ny", 1)) * int(params.get("nz", 1)) * int(params.get("b", 1))
+    scale = 1 << int(params["scale"]) if "scale" in params else 0
+    return max(nodes, scale, int(params.get("rows", 0)), int(params.get("columns", 0)))

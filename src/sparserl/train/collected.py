@@ -1,0 +1,220 @@
+"""A collection, read: cases with their programs, their times, and how fast each is beside the best and the baseline.
+
+    collection = load(Path("collection"))
+    for case in collection.of("spmv float32"):
+        for each in case.programs: each.speed["solver"], collection.texts[each.program].text
+
+A folder holds `measured`, `programs` and `cases` as .jsonl, .jsonl.zst or .jsonl.xz; where there are several, all are
+read, in this order: .zst, .xz, plain. Cases that raised, and those that were not finished, are left out.
+"""
+
+from __future__ import annotations
+
+import json
+import lzma
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import Any
+
+from sparserl.errors import StoreError
+from sparserl.records import Verdict
+from sparserl.store import read_jsonl
+from sparserl.train.entries import CASES, MEASURED, PROGRAMS
+
+TIE = 0.02
+"""times this close are equal: the noise of a brief timing"""
+TIMED = ("solver", "chain")
+
+
+@dataclass(frozen=True)
+class ProgramText:
+    """A program, by the hash of its text."""
+
+    program: str
+    text: str
+    parents: tuple[str, ...] = ()
+    """hashes of the texts that a variant was made from"""
+    mutations: tuple[str, ...] = ()
+    binary: str | None = None
+    """hash of the machine code; constants of the first matrix it was measured on are baked in"""
+
+    @property
+    def same(self) -> tuple[str, str]:
+        """Equal for programs that do the same: one header and one machine code."""
+        header = "\n".join(row for row in self.text.split("\n") if row.startswith("// "))
+        return header, self.binary or self.program
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One program on one matrix. Modes that were not timed are not in the tables."""
+
+    program: str
+    origin: str
+    """'recipe' or 'variant'"""
+    family: str
+    name: str
+    verdict: Verdict
+    reason: str
+    times_us: Mapping[str, float]
+    retimed: bool
+    speed: Mapping[str, float]
+    """by mode, of the case's best: 1 for the best and what ties with it"""
+    over_baseline: Mapping[str, float]
+    """by mode, times the baseline's speed"""
+
+    @property
+    def correct(self) -> bool:
+        return self.verdict is Verdict.CORRECT
+
+
+@dataclass(frozen=True)
+class CollectedCase:
+    """One matrix under one problem, with all that was measured on it, the fastest in solver mode first."""
+
+    name: str
+    problem: str
+    split: str
+    source: Mapping[str, Any]
+    """`cases.from_source` makes the matrix again"""
+    rows: int
+    columns: int
+    nonzeros: int
+    admitted: tuple[str, ...]
+    """layout lines"""
+    baseline_us: Mapping[str, float]
+    best_us: Mapping[str, float]
+    programs: tuple[Measurement, ...]
+
+    @property
+    def correct(self) -> tuple[Measurement, ...]:
+        return tuple(each for each in self.programs if each.correct)
+
+
+@dataclass(frozen=True)
+class Collection:
+    """All of a folder."""
+
+    cases: tuple[CollectedCase, ...]
+    texts: Mapping[str, ProgramText]
+    faults: Mapping[tuple[str, str], str]
+    """(case, problem) → why there is nothing of it"""
+
+    @property
+    def problems(self) -> list[str]:
+        return sorted({case.problem for case in self.cases})
+
+    def of(self, problem: str) -> list[CollectedCase]:
+        """The cases of one problem."""
+        return [case for case in self.cases if case.problem == problem]
+
+
+def tied(one_us: float, other_us: float) -> bool:
+    """Whether two times are equal within the noise."""
+    return abs(log(one_us / other_us)) <= log(1 + TIE)
+
+
+def load(folder: Path) -> Collection:
+    """Read a folder. Raises StoreError where there is no collection."""
+    lines = _read(folder, CASES)
+    if not lines:
+        raise StoreError(f"{folder} has no {CASES}.jsonl (or .zst, .xz). Make it with `sparserl train collect`.")
+    rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    for row in _read(folder, MEASURED):  # a later line of the same program replaces an earlier one
+        rows.setdefault((row["case"], row["problem"]), {})[row["program"]] = row
+    texts: dict[str, ProgramText] = {}
+    for each in _read(folder, PROGRAMS):
+        if each["program"] not in texts:
+            texts[each["program"]] = ProgramText(
+                each["program"], each["text"], tuple(each["parents"]), tuple(each["mutations"]), each["binary"]
+            )
+    last = {(line["case"], line["problem"]): line for line in lines}
+    return Collection(
+        tuple(_case(line, list(rows.get(key, {}).values())) for key, line in last.items() if "fault" not in line),
+        texts,
+        {key: line["fault"] for key, line in last.items() if "fault" in line},
+    )
+
+
+def _case(line: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> CollectedCase:
+    baseline = {mode: us for mode in TIMED if rows and (us := rows[0][f"baseline_{mode}_us"]) is not None}
+    best = {mode: us for mode in TIMED if (us := _best_us(rows, mode)) is not None}
+    programs = [_measurement(row, best, baseline) for row in rows]
+    return CollectedCase(
+        name=line["case"],
+        problem=line["problem"],
+        split=line["split"],
+        source=line["source"],
+        rows=line["rows"],
+        columns=line["columns"],
+        nonzeros=line["nonzeros"],
+        admitted=tuple(line["admitted"]),
+        baseline_us=baseline,
+        best_us=best,
+        programs=tuple(sorted(programs, key=lambda each: -each.speed.get("solver", 0.0))),
+    )
+
+
+def _best_us(rows: Sequence[Mapping[str, Any]], mode: str) -> float | None:
+    """Of those that were timed longer, where there are any: the least of many brief times is luck."""
+    right = [row for row in rows if row["verdict"] == Verdict.CORRECT.name and row[f"{mode}_us"] is not None]
+    longer = [row for row in right if row["retimed"]]
+    return min((float(row[f"{mode}_us"]) for row in longer or right), default=None)
+
+
+def _measurement(
+    row: Mapping[str, Any], best: Mapping[str, float], baseline: Mapping[str, float]
+) -> Measurement:
+    verdict = Verdict[row["verdict"]]
+    times = {mode: float(us) for mode in TIMED if (us := row[f"{mode}_us"]) is not None}
+    right = times if verdict is Verdict.CORRECT else {}
+    return Measurement(
+        program=row["program"],
+        origin=row["origin"],
+        family=row["family"],
+        name=row["name"],
+        verdict=verdict,
+        reason=row.get("reason", ""),
+        times_us=times,
+        retimed=row["retimed"],
+        speed={mode: _speed(best[mode], us) for mode, us in right.items()},
+        over_baseline={mode: baseline[mode] / us for mode, us in right.items() if mode in baseline},
+    )
+
+
+def _speed(best_us: float, own_us: float) -> float:
+    return 1.0 if tied(best_us, own_us) else min(1.0, best_us / own_us)
+
+
+def _read(folder: Path, name: str) -> list[dict[str, Any]]:
+    return _unpacked(folder / f"{name}.jsonl.zst") + _unpacked(folder / f"{name}.jsonl.xz") + read_jsonl(
+        folder / f"{name}.jsonl"
+    )
+
+
+def _unpacked(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    packed = path.read_bytes()
+    try:
+        data = lzma.decompress(packed) if path.suffix == ".xz" else _zstandard_unpacked(path, packed)
+        return [json.loads(row) for row in data.splitlines()]
+    except (lzma.LZMAError, json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise StoreError(f"Can't read the records in {path}: {error}. Restore the file.") from error
+
+
+def _zstandard_unpacked(path: Path, packed: bytes) -> bytes:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise StoreError(
+            f"The records in {path} are compressed with zstandard, which is not installed: pip install zstandard, or "
+            "compress them as .jsonl.xz."
+        ) from error
+    try:
+        with zstandard.ZstdDecompressor().stream_reader(packed) as stream:
+            return bytes(stream.read())
+    except zstandard.ZstdError as error:
+        raise StoreError(f"Can't read the records in {path}: {error}. Restore the file.") from error

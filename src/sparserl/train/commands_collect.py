@@ -1,0 +1,87 @@
+"""`sparserl train collect`: the command. What it does is in `collect`."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from sparserl.errors import BackendError, SparseRLError
+from sparserl.records import Problem
+from sparserl.tune import make_problem
+
+CORES = max(1, (os.cpu_count() or 2) - 1)
+
+
+def problem_of(text: str) -> Problem:
+    """'spmv f32', 'spmv f64', 'spmm f32 64'; dashes do for blanks."""
+    words = [word for word in re.split(r"[ \-]+", text.strip()) if word]
+    if len(words) == 2 and words[0] == "spmv":
+        return make_problem("spmv", words[1], 1)
+    if len(words) == 3 and words[0] == "spmm" and words[2].isdecimal():
+        return make_problem("spmm", words[1], int(words[2]))
+    raise SparseRLError(f"The '--problem' must read like 'spmv f32' or 'spmm f32 64'. Got {text!r}.")
+
+
+def share_of(text: str) -> tuple[int, int]:
+    """(I, N) of 'I/N'."""
+    which, _, shares = text.partition("/")
+    if which.isdecimal() and shares.isdecimal() and int(which) < int(shares):
+        return int(which), int(shares)
+    raise SparseRLError(f"The '--share' must be I/N with 0 <= I < N, such as 0/4. Got {text!r}.")
+
+
+def collect(
+    *,
+    out: Annotated[Path, typer.Option(help="Folder of the records; a run that was stopped goes on there.")],
+    problem: Annotated[str, typer.Option(help="'spmv f32', 'spmv f64', 'spmm f32 64' …")] = "spmv f32",
+    cases: Annotated[int, typer.Option(help="generated matrices, in all shares together")] = 800,
+    matrices: Annotated[Path | None, typer.Option(help="Folder with the real matrices; none without.")] = None,
+    split: Annotated[str, typer.Option(help="train, or dev: the matrices on which choices are made")] = "train",
+    share: Annotated[str, typer.Option(help="I/N: every N-th case from the I-th on, for N processes at once.")] = "0/1",
+    budget: Annotated[float, typer.Option(help="Seconds; what is left is done by the next call.")] = 1e9,
+    device: Annotated[str, typer.Option(help="cuda or sim")] = "cuda",
+    variants: Annotated[int, typer.Option(help="changed programs a matrix that are judged; 0 for none")] = 12,
+    workers: Annotated[int, typer.Option(help="processes that pack and compile")] = CORES,
+    ahead: Annotated[int, typer.Option(help="processes that make matrices and rank recipes")] = max(1, CORES // 4),
+    cheapest: Annotated[int, typer.Option(help="recipes a matrix, by the cost model")] = 40,
+    of_family: Annotated[int, typer.Option(help="and of every family")] = 2,
+    at_random: Annotated[int, typer.Option(help="and at random")] = 24,
+    most_nonzeros: Annotated[float, typer.Option(help="Smaller matrices only, such as 5e3 for the simulator.")] = 0.0,
+) -> None:
+    """Measure programs on training matrices: what the policy learns from."""
+    from sparserl.backends import open_backend
+    from sparserl.bench.packing import PackPool
+    from sparserl.judge.evaluate import Judge
+    from sparserl.train import cases as drawn
+    from sparserl.train.collect import Plan, Setup
+    from sparserl.train.collect import collect as run
+    from sparserl.train.machine import Machine
+    from sparserl.train.shortlist import Numbers
+
+    asked, (which, shares) = problem_of(problem), share_of(share)
+    if device not in ("cuda", "sim"):
+        raise BackendError(f"The '--device' of a collection must be cuda or sim. Got {device!r}.")
+    if split not in ("train", "dev"):
+        raise SparseRLError(f"The '--split' of a collection must be train or dev. Got {split!r}.")
+    within = drawn.range_up_to(asked, most_nonzeros) if most_nonzeros else None
+    real = matrices is not None
+    of_dev = split == "dev"
+    listed = drawn.dev_cases(real=real) if of_dev else drawn.training_cases(asked, cases, real=real, within=within)
+    backend = open_backend(device)
+    about = backend.device()
+    judge = Judge("cuda" if device == "cuda" else "sim", compile_workers=workers) if variants else None
+    try:
+        setup = Setup(
+            Machine(backend), lambda: PackPool(workers, about.arch if device == "cuda" else "", about.sms), asked, out,
+            judge=judge, folder=matrices, ahead=ahead,
+            plan=Plan(numbers=Numbers(cheapest, of_family, at_random), variants=variants),
+        )  # fmt: skip
+        for row in run(listed[which::shares], setup, budget):
+            typer.echo(row)
+    finally:
+        if judge is not None:
+            judge.close()

@@ -1,0 +1,67 @@
+"""`sparserl train encoder`: the command line of the encoder's pretraining."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal, cast
+
+import typer
+
+Split = Literal["dev", "unseen"]
+
+
+def encoder(
+    *,
+    out: Annotated[Path, typer.Option(help="folder of the run; a run that was stopped goes on there")],
+    matrices: Annotated[int, typer.Option(min=1, help="generated matrices to learn from")] = 50_000,
+    withheld: Annotated[int, typer.Option(min=2, help="matrices of withheld families for the probes")] = 2_000,
+    epochs: Annotated[float, typer.Option(min=0.0, help="passes over the matrices")] = 20.0,
+    batch: Annotated[int, typer.Option(min=1)] = 256,
+    largest: Annotated[float, typer.Option(min=1e3, help="nonzeros of the largest matrix, about")] = 3e6,
+    width: Annotated[int, typer.Option(min=8, help="width of the language model")] = 384,
+    inner: Annotated[int, typer.Option(min=8, help="width inside the encoder")] = 256,
+    queries: Annotated[int, typer.Option(min=1, help="pooled vectors")] = 32,
+    embedding: Annotated[str, typer.Option(help="sinusoidal, or learnt (the control)")] = "sinusoidal",
+    source: Annotated[str, typer.Option(help="matrix, or a control: blind, features")] = "matrix",
+    collection: Annotated[Path | None, typer.Option(help="folder of a collection, for measured times")] = None,
+    real: Annotated[Path | None, typer.Option(help="folder of the real matrices of that collection")] = None,
+    probe_split: Annotated[str, typer.Option(help="dev, or unseen once a released checkpoint")] = "dev",
+    also_withheld: Annotated[str, typer.Option(help="further families to leave out and probe, by commas")] = "",
+    workers: Annotated[int, typer.Option(min=0, help="processes that make matrices; 0: one a core")] = 0,
+    seed: Annotated[int, typer.Option()] = 0,
+) -> None:
+    """Pretrain the matrix encoder on generated matrices, then probe it on withheld families."""
+    import rich.progress
+
+    from sparserl.errors import SparseRLError
+    from sparserl.policy.encoder import EncoderSize, Source
+    from sparserl.policy.indices import Embedding
+    from sparserl.train.encode import EncodeConfig, train_encoder
+    from sparserl.train.encode_times import read_timed
+    from sparserl.train.probes import BAR
+
+    try:
+        size = EncoderSize(inner, queries, embedding=cast(Embedding, embedding), source=cast(Source, source))
+        config = EncodeConfig(
+            matrices=matrices, withheld_matrices=withheld, probe_matrices=min(matrices, 4_000), largest=largest,
+            width=width, size=size, epochs=epochs, batch=batch, probe_split=cast(Split, probe_split),
+            also_withheld=tuple(also_withheld.split(",")) if also_withheld else (),
+            workers=workers or os.cpu_count() or 1, seed=seed,
+        )  # fmt: skip
+    except ValueError as error:
+        raise SparseRLError(str(error)) from None
+    timed = read_timed(collection, real) if collection else None
+    with rich.progress.Progress(transient=True) as bars:
+        tasks: dict[str, rich.progress.TaskID] = {}
+
+        def told(stage: str, done: int, total: int) -> None:
+            if stage not in tasks:
+                tasks[stage] = bars.add_task(stage, total=total)
+            bars.update(tasks[stage], completed=done, total=total)
+
+        _, report = train_encoder(config, out, timed, told)
+    typer.echo(f"R² on {report.tested} matrices of withheld families ({probe_split}), bar {BAR}:")
+    for name, score in report.barred.items():
+        typer.echo(f"  {name:24s} {score:6.3f}")
+    typer.echo(f"Encoder in {out / 'encoder'}; all probes in {out / 'probes.json'}.")

@@ -1,0 +1,115 @@
+"""`sparserl eval`: hold policies and controls against each other on a split, under fixed rules, and write a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from sparserl.evaluation import Case
+    from sparserl.records import Problem
+    from sparserl.train.assess import Run
+    from sparserl.train.assess_writers import Sources
+
+TESTED = ("dev", "seen", "unseen", "real")
+
+
+def evaluate(
+    *,
+    policy: Annotated[
+        list[str],
+        typer.Option(
+            help="a policy folder (or NAME=DIR), recipes, heuristic, random, trees, neighbours, single, reference, or "
+            "a file of choices; give it several times to compare"
+        ),
+    ],
+    split: Annotated[str, typer.Option(help="dev, seen, unseen or real")],
+    out: Annotated[Path, typer.Option(help="folder of the records and the page, such as results/NAME")],
+    matrices: Annotated[Path | None, typer.Option(help="folder with the real matrices")] = None,
+    device: Annotated[str, typer.Option(help="cuda or sim")] = "cuda",
+    collection: Annotated[
+        Path | None, typer.Option(help="what `train collect` wrote; trees, neighbours and single learn from it")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="folder of a reference search, such as results/reference")
+    ] = None,
+    op: Annotated[str, typer.Option(help="spmv or spmm")] = "spmv",
+    dtype: Annotated[str, typer.Option(help="f32, f64, f16 or bf16")] = "f32",
+    columns: Annotated[int, typer.Option(help="columns of B, for spmm")] = 1,
+    withheld: Annotated[bool, typer.Option(help="also prompt policies with withheld headers")] = False,
+    mask: Annotated[bool, typer.Option(help="also sample policies with the admissibility mask")] = False,
+    temperature: Annotated[
+        float | None, typer.Option(help="in place of the one stored with the policy; on the dev split only")
+    ] = None,
+    samples: Annotated[int, typer.Option(help="programs a matrix")] = 16,
+    seed: Annotated[int, typer.Option(help="of sampling and of random choices")] = 0,
+    most_nonzeros: Annotated[int, typer.Option(help="leave larger matrices out; 0: none")] = 0,
+    minutes: Annotated[float, typer.Option(help="stop after so long, between matrices; call again to go on")] = 0.0,
+    choose_only: Annotated[bool, typer.Option(help="only make the controls' choices and write the samples")] = False,
+    report_only: Annotated[bool, typer.Option(help="only make the page again, from the records")] = False,
+) -> None:
+    """Sample programs for every matrix of a split, judge them, and report @1, @k, correctness and intervals."""
+    from sparserl import splits
+    from sparserl.errors import SparseRLError
+    from sparserl.train.assess import AssessConfig, Run
+    from sparserl.train.assess_writers import Sources
+    from sparserl.tune import make_problem
+
+    if split not in TESTED:
+        raise SparseRLError(f"The --split must be one of {', '.join(TESTED)}. Got {split!r}.")
+    if device not in ("cuda", "sim"):
+        raise SparseRLError(f"The --device must be cuda or sim. Got {device!r}.")
+    if temperature is not None and split != "dev":
+        raise SparseRLError("--temperature is for the dev split: on a test split the policy's own counts.")
+    if temperature is not None and temperature <= 0:
+        raise SparseRLError(f"The --temperature must be above 0. Got {temperature}.")
+    problem: Problem = make_problem(op, dtype, columns)
+    config = AssessConfig(split, problem, samples=samples, seed=seed, most_nonzeros=most_nonzeros)
+    run = Run(out, config, matrices)
+    sources = Sources(collection, reference, device, withheld, mask, temperature)
+    cases = run.kept(splits.cases(split))  # type: ignore[arg-type]  # checked above
+    if not report_only:
+        run.claim()
+        for line in _run(run, cases, policy, sources, None if choose_only else minutes):
+            typer.echo(line)
+    if not choose_only:
+        typer.echo(show(out, reference))
+
+
+def _run(
+    run: Run, cases: Sequence[Case], names: Sequence[str], sources: Sources, minutes: float | None
+) -> Iterator[str]:
+    """Write, then measure unless `minutes` is None."""
+    from sparserl.judge.evaluate import Judge
+    from sparserl.train.assess import measure, write
+    from sparserl.train.assess_writers import writers
+
+    for name in names:
+        for writer in writers(run, cases, name, sources):
+            yield from write(run, cases, writer)
+    if minutes is not None:
+        with Judge(sources.device) as judge:  # type: ignore[arg-type]  # checked by the command
+            yield from measure(run, cases, judge, 60 * minutes or 1e9)
+
+
+def show(out: Path, reference: Path | None) -> str:
+    """Make the page and say the main figures in lines."""
+    from sparserl.bench.tables import REPORTED
+    from sparserl.train import assess_page
+    from sparserl.train.assess_report import report
+
+    found = report(out, reference)
+    lines = []
+    for name, each in found.figures.items():
+        most = max(each.at[REPORTED[0]])
+        said = ", ".join(
+            f"{mode} @1 {each.at[mode][1].value:.3f} @{most} {each.at[mode][most].value:.3f}" for mode in REPORTED
+        )
+        lines.append(
+            f"{name}: {len(each.sheets)} matrices, {said}, compile@1 {100 * each.compiles[1].value:.1f} %, "
+            f"correct@1 {100 * each.correct[1].value:.1f} %"
+        )
+    return "\n".join([*lines, str(assess_page.write(out, found))])

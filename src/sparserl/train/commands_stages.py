@@ -1,0 +1,224 @@
+"""`sparserl train pretrain`, `sft` and `rank`: the commands, their progress and what they print.
+
+A run that stopped because its `--budget` was spent ends with exit code 75 (try again): call it again with `--resume`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+
+import typer
+
+from sparserl.errors import SparseRLError
+
+if TYPE_CHECKING:
+    from sparserl.train.loop import Finished, LoopConfig, Progress
+
+Switch = Literal["auto", "on", "off"]
+TRY_AGAIN = 75
+"""what sysexits.h calls EX_TEMPFAIL"""
+
+Out = Annotated[Path, typer.Option(help="Folder of the run.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in OUT, if there is one.")]
+Budget = Annotated[float, typer.Option(help="Seconds; then stop cleanly with a checkpoint. 0: no limit.")]
+Device = Annotated[str, typer.Option(help="auto, cuda or cpu")]
+Compile = Annotated[str, typer.Option(help="torch.compile: auto, on or off")]
+Rate = Annotated[float | None, typer.Option(help="learning rate after the warm-up [the stage's own]")]
+Warmup = Annotated[int | None, typer.Option(help="steps [the stage's own]")]
+Seed = Annotated[int, typer.Option(help="of weights and of the order of the data")]
+Longest = Annotated[int, typer.Option(help="tokens of a program; longer ones are left out")]
+Samples = Annotated[Path | None, typer.Option(help="File of matrix samples, made once [OUT/samples.npz].")]
+Matrices = Annotated[Path | None, typer.Option(help="Folder with the real matrices of the collection.")]
+Target = Annotated[str, typer.Option(help="machine that the collection was measured on, such as h200 or sim")]
+FromCollection = Annotated[Path, typer.Option(help="Folder that `sparserl train collect` wrote.")]
+
+
+def pretrain(
+    *,
+    out: Out,
+    corpus: Annotated[Path | None, typer.Option(help="Corpus folder, or any folder with .cu and .cuh files.")] = None,
+    tokens: Annotated[Path | None, typer.Option(help="File of the encoded corpus, made once [OUT/tokens.npz].")] = None,
+    only_tokens: Annotated[bool, typer.Option("--only-tokens", help="Make that file and stop.")] = False,
+    weights: Annotated[Path | None, typer.Option(help="Begin with these weights, where they broke off.")] = None,
+    resume: Resume = False,
+    size: Annotated[str, typer.Option(help="tiny or nano")] = "nano",
+    epochs: Annotated[int, typer.Option(help="times that the corpus is read")] = 5,
+    context: Annotated[int, typer.Option(help="tokens of a row")] = 1024,
+    batch_tokens: Annotated[int, typer.Option(help="tokens of a step")] = 32768,
+    learning_rate: Rate = None,
+    warmup: Warmup = None,
+    budget: Budget = 0.0,
+    device: Device = "auto",
+    compile: Compile = "auto",
+    seed: Seed = 0,
+) -> None:
+    """Pretrain the language model on CUDA text."""
+    from sparserl.train.pretrain import Places, PretrainConfig, documents_of
+    from sparserl.train.pretrain import pretrain as run
+
+    config = PretrainConfig(size, epochs, context, batch_tokens)
+    config = replace(config, loop=_loop(config.loop, learning_rate, warmup, (budget, device, compile, seed)))
+    places = Places(out, corpus, tokens, weights, resume)
+    if only_tokens:
+        train, dev = documents_of(places)
+        typer.echo(f"{tokens or out / 'tokens.npz'}: {len(train.ids)} tokens to learn from, {len(dev.ids)} held out")
+        return
+    with progress("pretrain") as watch:
+        found = run(config, places, watch)
+    _say(found)
+
+
+def sft(
+    *,
+    out: Out,
+    collection: FromCollection,
+    weights: Annotated[Path | None, typer.Option(help="Begin with these weights [fresh ones].")] = None,
+    encoder: Annotated[Path | None, typer.Option(help="Pretrained encoder [that of the weights].")] = None,
+    samples: Samples = None,
+    only_samples: Annotated[bool, typer.Option("--only-samples", help="Make that file and stop.")] = False,
+    matrices: Matrices = None,
+    target: Target = "h200",
+    resume: Resume = False,
+    blind: Annotated[bool, typer.Option("--blind", help="Control: the encoder sees sizes and problem alone.")] = False,
+    features: Annotated[bool, typer.Option("--features", help="Control: it reads named features.")] = False,
+    learnt: Annotated[bool, typer.Option("--learnt", help="Control: learnt tables in place of sinusoids.")] = False,
+    fraction: Annotated[float, typer.Option(help="of the pairs of matrix and program, at random")] = 1.0,
+    size: Annotated[str, typer.Option(help="tiny or nano, where there are no weights")] = "nano",
+    epochs: Annotated[int, typer.Option(help="times that the pairs are gone through")] = 6,
+    least_steps: Annotated[int, typer.Option(help="Go through more often where there are fewer steps.")] = 200,
+    batch_tokens: Annotated[int, typer.Option(help="tokens of a step")] = 32768,
+    longest: Longest = 2560,
+    learning_rate: Rate = None,
+    warmup: Warmup = None,
+    budget: Budget = 0.0,
+    device: Device = "auto",
+    compile: Compile = "auto",
+    seed: Seed = 0,
+) -> None:
+    """Fine-tune a policy on the programs that were fast on each matrix."""
+    from sparserl.train.collected import load
+    from sparserl.train.sft import Places, SFTConfig, matrix_samples
+    from sparserl.train.sft import sft as run
+
+    controls = [name for name, on in (("blind", blind), ("features", features), ("learnt", learnt)) if on]
+    if len(controls) > 1:
+        raise SparseRLError(f"Choose one of --blind, --features and --learnt. Got --{' --'.join(controls)}.")
+    reads: Any = controls[0] if controls else "matrix"
+    config = SFTConfig(size, reads, target, epochs, least_steps, batch_tokens, longest, fraction)
+    config = replace(config, loop=_loop(config.loop, learning_rate, warmup, (budget, device, compile, seed)))
+    places = Places(out, collection, weights, encoder, samples, matrices, resume)
+    if only_samples:
+        made = matrix_samples(places, load(collection))
+        typer.echo(f"{places.samples_file}: {len(made)} matrices")
+        return
+    with progress("sft") as watch:
+        found = run(config, places, watch)
+    _say(found)
+
+
+def rank(
+    *,
+    out: Out,
+    collection: FromCollection,
+    weights: Annotated[Path, typer.Option(help="Folder of the fine-tuning run: where to begin, and the reference.")],
+    samples: Samples = None,
+    matrices: Matrices = None,
+    target: Target = "h200",
+    resume: Resume = False,
+    beta: Annotated[float, typer.Option(help="how hard a pair pulls")] = 0.1,
+    anchor: Annotated[float, typer.Option(help="weight of the winner's own loss")] = 0.5,
+    epochs: Annotated[int, typer.Option(help="times that the pairs are gone through")] = 1,
+    batch_pairs: Annotated[int, typer.Option(help="pairs of a step")] = 16,
+    longest: Longest = 2560,
+    learning_rate: Rate = None,
+    warmup: Warmup = None,
+    budget: Budget = 0.0,
+    device: Device = "auto",
+    compile: Compile = "auto",
+    seed: Seed = 0,
+) -> None:
+    """Make the faster of two measured programs the more probable one."""
+    from sparserl.store import read_jsonl
+    from sparserl.train.loop import CHECKS
+    from sparserl.train.rank import RankConfig
+    from sparserl.train.rank import rank as run
+    from sparserl.train.sft import Places
+
+    config = RankConfig(beta, anchor, batch_pairs=batch_pairs, longest=longest, epochs=epochs, target=target)
+    config = replace(config, loop=_loop(config.loop, learning_rate, warmup, (budget, device, compile, seed)))
+    with progress("rank") as watch:
+        found = run(config, Places(out, collection, weights, None, samples, matrices, resume), watch)
+    checks = read_jsonl(out / CHECKS)
+    if checks and "pair_accuracy" in checks[0] and found.complete:
+        before, after = checks[0]["pair_accuracy"], checks[-1]["pair_accuracy"]
+        typer.echo(f"dev pairs with the winner more probable: {before:.1%} before, {after:.1%} after")
+    _say(found)
+
+
+def _loop(
+    own: LoopConfig, learning_rate: float | None, warmup: int | None, rest: tuple[float, str, str, int]
+) -> LoopConfig:
+    """A stage's loop with what the command line says otherwise."""
+    budget, device, compile, seed = rest
+    if learning_rate is not None:
+        own = replace(own, learning_rate=learning_rate)
+    if warmup is not None:
+        own = replace(own, warmup=warmup)
+    try:
+        return replace(own, budget_s=budget, device=device, compile=cast(Switch, compile), seed=seed)
+    except ValueError as error:
+        raise SparseRLError(str(error)) from error
+
+
+@contextmanager
+def progress(stage: str) -> Iterator[Callable[[Progress], None]]:
+    """A live bar on stderr; where that is no terminal, a line ten times a run."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True, highlight=False)
+    if not console.is_terminal:
+        yield _lines(console)
+        return
+    columns = [TextColumn("{task.description:<8}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    with Bar(*columns, TimeRemainingColumn(), TextColumn("{task.fields[now]}"), console=console) as bar:
+        task = bar.add_task(stage, total=None, now="")
+
+        def watch(step: Progress) -> None:
+            bar.update(task, completed=step.step, total=step.steps, now=_now(step))
+
+        yield watch
+
+
+def _lines(console: Any) -> Callable[[Progress], None]:
+    tenths: set[int] = set()
+
+    def watch(step: Progress) -> None:
+        tenth = 10 * step.step // max(1, step.steps)
+        if tenth not in tenths:
+            tenths.add(tenth)
+            console.print(f"{step.stage} {step.step} of {step.steps}: {_now(step)}", soft_wrap=True)
+
+    return watch
+
+
+def _now(step: Progress) -> str:
+    checks = "".join(f", {name.replace('_', ' ')} {value:.3f}" for name, value in step.checks.items())
+    return f"loss {step.loss:.3f}{checks}, {step.tokens_per_s:,.0f} tokens/s"
+
+
+def _say(found: Finished) -> None:
+    checks = ", ".join(f"{name.replace('_', ' ')} {value:.4f}" for name, value in found.checks.items())
+    speed = found.tokens / max(1e-9, found.seconds)
+    typer.echo(
+        f"{found.folder}/policy: step {found.step} of {found.steps}, {found.tokens} tokens in {found.seconds:.0f} s "
+        f"({speed:,.0f} a second){'; ' + checks if checks else ''}"
+    )
+    if not found.complete:
+        typer.echo("The time is up: call again with --resume to go on, or elsewhere with --weights.")
+        raise typer.Exit(TRY_AGAIN)

@@ -1,0 +1,291 @@
+"""Examples for the encoder's pretraining: generated matrices, their samples, named features and admitted layouts.
+
+Matrices are drawn from the kept families by seed. About half are twisted after that (every entry a block, blocks out of
+step, a transpose, two matrices in one, …), so that features which a family ties together come apart: an encoder that
+had learnt families instead of structure would fail on a withheld one. Work is cut into shards, one file each; a shard
+that is there is not made again. Not covered: values, timings (`encode_times`).
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from sparserl import splits
+from sparserl.errors import MatrixError, StoreError
+from sparserl.families import FAMILIES, FITTED, Spec, building
+from sparserl.layouts import admits, parse_line
+from sparserl.matrix import Array, Pattern
+from sparserl.policy.sample import PLACES, VERSION, named_features, sample_pattern
+from sparserl.store import content_key, write_atomic
+
+log = logging.getLogger(__name__)
+
+LINES = tuple(
+    parse_line(text)
+    for text in (
+        "rows index=abs16",
+        "rows index=int16",
+        "ell c=32 group=1 index=int32",
+        "slices c=32 sigma=1 group=1 index=int32",
+        "slices c=32 sigma=1 group=1 index=int16",
+        "slices c=256 sigma=1 group=1 index=int32",
+        "slices c=32 sigma=1024 group=4 index=int32",
+        "filled c=32 window=256 group=1 index=int32",
+        "hybrid c=32 cover=75 index=int32",
+        "hybrid c=32 cover=95 index=int32",
+        "split c=32 sigma=256 group=1 long=128 segment=512 index=int32",
+        "tiles steps=8 threads=128 order=step index=int32",
+        *(f"blocks b={b} order=row index=int32" for b in (2, 3, 4, 6, 8)),
+        "blockslices b=3 c=32 order=row index=int32",
+        "diagonals fill=10 index=none",
+        "diagonals fill=50 index=none",
+        "diagonals fill=90 index=none",
+        "colblocks width=1024 index=int16",
+    )
+)
+"""layouts whose admission is a target, chosen because each refuses some matrices and takes others"""
+TWISTED = 0.5
+"""share of the matrices that are changed after they were drawn"""
+NOT_BLOCKS = frozenset({"fem", "blockdiag"})
+"""blocks of blocks are not drawn"""
+PURPOSE = 61
+"""the random stream of draws and twists, apart from those that families use"""
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Columns of a set of examples, all of one length."""
+
+    sizes: Array
+    """(n, 3) int64"""
+    entries: Array
+    """(n, PLACES, 7) int32"""
+    named: Array
+    """(n, features) float32"""
+    admitted: Array
+    """(n, LINES) bool"""
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Which matrices are drawn."""
+
+    split: Literal["train", "dev", "unseen"] = "train"
+    """'train': kept families, twisted; the others: withheld families alone, as they are. Each has seeds of its own."""
+    withheld: frozenset[str] = field(default_factory=splits.withheld_families)
+    """families that 'train' never has, and that the others are drawn from"""
+    least: float = 1e2
+    most: float = 3e6
+    """nonzeros, about, even on a logarithmic scale up to a tenth of the most; the largest tenth is rarer"""
+
+    def __post_init__(self) -> None:
+        unknown = self.withheld - set(FAMILIES)
+        if unknown:
+            raise ValueError(f"There is no family {sorted(unknown)[0]!r}. Families: {', '.join(sorted(FAMILIES))}.")
+        if self.split == "train" and not splits.withheld_families() <= self.withheld:
+            missing = sorted(splits.withheld_families() - self.withheld)
+            raise ValueError(f"The families {', '.join(missing)} are withheld from all training: name them too.")
+
+    def takes(self, spec: Spec) -> bool:
+        """Whether a spec belongs to these draws; a renumbered matrix goes by what it is made of."""
+        return (splits.base_family(spec.family, spec.params) in self.withheld) != (self.split == "train")
+
+
+def withheld_in(split: Literal["dev", "unseen"]) -> frozenset[str]:
+    """The withheld families of a split."""
+    bases = {splits.base_family(case.family, case.params) for case in splits.cases(split) if case.kind != "real"}
+    return splits.withheld_families() & bases
+
+
+def draw_spec(seed: int, draws: Draws) -> Spec:
+    """A matrix of these draws: sizes spread evenly, row lengths as in the collection, a family by its weight."""
+    rng = building.generator(seed, PURPOSE)
+    names = [name for name in FAMILIES if name == "permuted" or (name in draws.withheld) != (draws.split == "train")]
+    ends = np.cumsum([FAMILIES[name].weight for name in names])
+    while True:
+        high = draws.most if rng.random() < 0.2 else max(draws.least, draws.most / 10)
+        nonzeros = float(draws.least * (high / draws.least) ** rng.random())
+        normal = float(rng.random(12).sum()) - 6.0  # twelve uniforms: the same on every machine
+        per_row = 10.0 ** (FITTED.log_per_row + FITTED.log_per_row_deviation * normal)
+        per_row = float(np.clip(per_row, 1.2, max(2.0, 2 * nonzeros**0.5)))
+        name = names[int(np.searchsorted(ends, rng.random() * ends[-1], side="right"))]
+        spec = Spec(name, seed, FAMILIES[name].plan(rng, nonzeros, per_row))
+        if draws.takes(spec):
+            return spec
+
+
+def draw_pattern(number: int, draws: Draws) -> Pattern:
+    """Matrix `number` of these draws; one that is too large or held out gives way to another."""
+    seeds = splits.seed_range(draws.split)
+    first = seeds.start + len(seeds) // 2  # the first half belongs to matrices that are timed
+    for attempt in range(16):
+        spec = draw_spec(first + (number + attempt * 7919 * 13) % (seeds.stop - first), draws)
+        try:
+            pattern = twisted(spec, draws.most) if draws.split == "train" else spec.make()
+            if draws.split == "train":
+                splits.check_training(pattern)
+            if pattern.nonzeros <= 2 * draws.most:
+                return pattern
+        except MatrixError as error:
+            log.debug("Left out %s: %s", spec, error)
+    raise MatrixError(f"No matrix number {number} came up for {draws}. Widen 'least' … 'most'.")
+
+
+# ── Twists ────────────────────────────────────────────────────────────────────
+
+
+def twisted(spec: Spec, most: float) -> Pattern:
+    """The matrix of a spec, in about half of the cases changed by one or two twists."""
+    pattern = spec.make()
+    rng = building.generator(spec.seed, PURPOSE + 1)
+    if rng.random() >= TWISTED or pattern.nonzeros == 0:
+        return pattern
+    blocky = splits.base_family(spec.family, spec.params) in NOT_BLOCKS
+    if rng.random() < 0.5 and not blocky and pattern.nonzeros * 4 <= most:
+        return _blocks(pattern, rng, spec.seed, most)
+    twists = (_transposed, _cropped, _thinned, _doubled, _reordered, _symmetric)
+    for _ in range(1 + int(rng.integers(0, 2))):
+        pattern = twists[int(rng.integers(0, len(twists)))](pattern, rng, spec.seed)
+    return pattern
+
+
+def _blocks(pattern: Pattern, rng: np.random.Generator, seed: int, most: float) -> Pattern:
+    """Every entry a block, of any fill; sometimes out of step, sometimes with strays between."""
+    sides = [b for b in (2, 3, 4, 5, 6, 8, 12) if pattern.nonzeros * b * b <= most]
+    b = sides[int(rng.integers(0, len(sides)))]
+    fill = (1.0, 0.95, 0.8, 0.6, 0.4)[int(rng.integers(0, 5))]
+    out = building.expand_blocks(pattern, b, seed, fill)
+    if rng.random() < 0.4:
+        out = _cropped(out, rng, seed)
+    if rng.random() < 0.3:
+        strays = int(out.nonzeros * float(rng.random()) * 0.5)
+        row, col = (rng.integers(0, n, strays, dtype=np.int32) for n in out.shape)
+        out = building.stack([(0, 0, out), (0, 0, _from(out, row, col))], *out.shape)
+    return out
+
+
+def _from(pattern: Pattern, row: Array, col: Array) -> Pattern:
+    return Pattern.from_coordinates(pattern.rows, pattern.columns, row, col)
+
+
+def _transposed(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
+    return Pattern.from_coordinates(pattern.columns, pattern.rows, pattern.cols, pattern.row_index())
+
+
+def _cropped(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
+    """Without a few first rows and columns: blocks and diagonals are then out of step."""
+    up, left = (int(rng.integers(0, min(8, n))) for n in pattern.shape)
+    row, col = pattern.row_index() - np.int32(up), pattern.cols - np.int32(left)
+    keep = (row >= 0) & (col >= 0)
+    return Pattern.from_coordinates(pattern.rows - up, pattern.columns - left, row[keep], col[keep])
+
+
+def _thinned(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
+    return building.drop(pattern, seed + 1, 0.3 + 0.7 * float(rng.random()))
+
+
+def _doubled(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
+    """With itself, moved along: two bands, two meshes, or a block matrix of two parts."""
+    down, right = (int(float(rng.random()) * n) for n in pattern.shape)
+    return building.stack([(0, 0, pattern), (down, right, pattern)], pattern.rows + down, pattern.columns + right)
+
+
+def _reordered(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
+    """Rows shuffled inside windows, columns in place: what sorting by length or a domain split leaves."""
+    window = (8, 64, 512, 4096)[int(rng.integers(0, 4))]
+    return building.permute(
+        pattern, building.window_order(pattern.rows, window, rng), np.arange(pattern.columns, dtype=np.int32)
+    )
+
+
+def _symmetric(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
+    size = max(pattern.shape)
+    return building.both_ways(size, pattern.row_index(), pattern.cols)
+
+
+# ── Shards ────────────────────────────────────────────────────────────────────
+
+
+def make_examples(numbers: Iterable[int], draws: Draws) -> Examples:
+    """Draw, sample and describe these matrices."""
+    sizes, entries, named, admitted = [], [], [], []
+    for number in numbers:
+        pattern = draw_pattern(number, draws)
+        sample = sample_pattern(pattern)
+        sizes.append((pattern.rows, pattern.columns, pattern.nonzeros))
+        entries.append(sample.entries)
+        named.append(named_features(pattern))
+        admitted.append([admits(pattern, line) is None for line in LINES])
+    return Examples(np.array(sizes, dtype=np.int64), np.stack(entries), np.stack(named), np.array(admitted))
+
+
+def _make_shard(numbers: range, path: Path, draws: Draws) -> Path:
+    found = make_examples(numbers, draws)
+    buffer = io.BytesIO()
+    np.savez_compressed(buffer, **vars(found))
+    write_atomic(path, buffer.getvalue())
+    return path
+
+
+@dataclass(frozen=True)
+class ShardPlan:
+    """How many examples, in which files, by how many processes."""
+
+    count: int
+    shard: int = 250
+    workers: int = 1
+    draws: Draws = field(default_factory=Draws)
+
+
+def build_examples(folder: Path, plan: ShardPlan, told: Callable[[int, int], None] | None = None) -> Examples:
+    """Make what is missing of the shards and read them all; `told(done, total)` hears of every finished one."""
+    starts = range(0, plan.count, plan.shard)
+    facts = {**asdict(plan.draws), "withheld": sorted(plan.draws.withheld), "sample": VERSION}
+    facts["lines"] = [str(line) for line in LINES]
+    tag = f"{plan.draws.split}-{content_key(facts)[:8]}"  # other draws never share a file
+    ranges = [range(at, min(at + plan.shard, plan.count)) for at in starts]
+    paths = [folder / f"{tag}-{r.start:07d}-{r.stop:07d}.npz" for r in ranges]
+    missing = [(r, path) for r, path in zip(ranges, paths, strict=True) if not path.exists()]
+    done = len(paths) - len(missing)
+    if told:
+        told(done, len(paths))
+    for _ in _each_made(missing, plan):
+        done += 1
+        if told:
+            told(done, len(paths))
+    return read_examples(paths)
+
+
+def _each_made(jobs: list[tuple[range, Path]], plan: ShardPlan) -> Iterator[Path]:
+    make = partial(_make_shard, draws=plan.draws)
+    if plan.workers <= 1 or len(jobs) <= 1:
+        yield from (make(*job) for job in jobs)
+        return
+    # spawn: the caller may hold a CUDA context, which a fork would break
+    with ProcessPoolExecutor(min(plan.workers, len(jobs)), mp_context=get_context("spawn")) as pool:
+        for future in [pool.submit(make, *job) for job in jobs]:
+            yield future.result()
+
+
+def read_examples(paths: Iterable[Path]) -> Examples:
+    """All examples of these shards."""
+    parts = []
+    for path in paths:
+        with np.load(path) as file:
+            if file["entries"].shape[1] != PLACES or file["admitted"].shape[1] != len(LINES):
+                raise StoreError(f"{path} was made by another version of the sample: delete it and run again.")
+            parts.append({name: file[name] for name in ("sizes", "entries", "named", "admitted")})
+    return Examples(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})

@@ -1,0 +1,88 @@
+"""The machine that a collection measures on: a backend that takes turns and remembers what it was last given.
+
+Several collecting processes, and the judge's workers, may share a GPU: a timing has it alone, all else shares it
+(`judge.turn`). What was compiled last is kept by hash, so that programs of equal machine code can be told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+
+from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, TimingPlan
+from sparserl.errors import SparseRLError
+from sparserl.judge.turn import Turn
+
+
+def code_hash(binary: Binary) -> str:
+    """What tells machine codes apart."""
+    return hashlib.sha256(binary.code).hexdigest()[:16]
+
+
+class Machine:
+    """A backend like any other to `Explorer`; `code` is the hash of the last binary made ready, until it is taken."""
+
+    def __init__(self, backend: Backend) -> None:
+        self.inner, self.name = backend, backend.name
+        self.turn = Turn(_place(backend), Path(tempfile.gettempdir()))
+        self._code: str | None = None
+
+    @property
+    def as_backend(self) -> Backend:
+        return cast(Backend, self)
+
+    def take_code(self) -> str | None:
+        """The hash of the binary since the last call; None where nothing got as far as being loaded."""
+        code, self._code = self._code, None
+        return code
+
+    def prepare(self, binary: Binary, job: Job, arrays: Mapping[str, Buffer]) -> Executable:
+        self._code = code_hash(binary)
+        with self.turn.shared():
+            return self.inner.prepare(binary, job, arrays)
+
+    def time(self, executables: Sequence[Executable], plan: TimingPlan) -> list[list[float]]:
+        with self.turn.exclusive():
+            return self.inner.time(executables, plan)
+
+    def compile(self, source: str, kernels: Sequence[str]) -> Binary:
+        return self.inner.compile(source, kernels)
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """All other methods: together with others, never during a timing."""
+        method = getattr(self.inner, name)
+        if not callable(method):
+            return method  # type: ignore[no-any-return]
+
+        def held(*arguments: Any, **named: Any) -> Any:
+            with self.turn.shared():
+                return method(*arguments, **named)
+
+        return held
+
+    def well(self) -> bool:
+        """Whether the machine still does as it is told: a fault on a GPU stays until its process ends."""
+        written = np.arange(4, dtype=np.int32)
+        try:
+            buffer = self.inner.alloc(written.nbytes)
+            self.inner.write(buffer, written)
+            return bool((self.inner.read(buffer, written.dtype, 4) == written).all())
+        except SparseRLError:
+            return False
+
+
+def _place(backend: Backend) -> str:
+    """What tells the GPU from others on this machine, as the judge's workers name it; '' for the simulator."""
+    if backend.name != "cuda":
+        return ""
+    with suppress(ImportError, SparseRLError):
+        from sparserl.backends.driver import call
+
+        return str(call("cuDeviceGetPCIBusId", 32, 0).rstrip(b"\0").decode())
+    return ""

@@ -1,0 +1,284 @@
+"""Stage: supervised fine-tuning. The policy learns to write, for a matrix, the programs that were fast on it.
+
+    sparserl train sft --collection DIR --weights runs/pretrain --encoder runs/encoder/encoder --out runs/sft [--resume]
+
+Which programs, and how much each counts, is decided in `chosen`; a program is drawn as often as its weight says. The
+loss is on the program's tokens; the matrix stands before them as the encoder's vectors, and the encoder learns along.
+`--blind`, `--features` and `--learnt` train the control encoders on the same data; `--fraction` and `--seed` serve the
+study of what pretraining is worth. What the encoder reads of each matrix is computed once (`--samples FILE`).
+
+Not covered: several GPUs; programs longer than `longest` tokens, which are left out.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from sparserl.errors import SparseRLError
+from sparserl.matrix import Array
+from sparserl.policy.encoder import EncoderInput, FromFeatures, MatrixEncoder, collate
+from sparserl.policy.model import Policy, Size, make_policy, size_named
+from sparserl.policy.tokenizer import Tokenizer
+from sparserl.store import write_json
+from sparserl.train import collected
+from sparserl.train.batches import padded, program_batches, spread_draws
+from sparserl.train.chosen import ChoiceRules, Chosen, choose, fraction_of, shares
+from sparserl.train.collected import Collection
+from sparserl.train.encode import load_encoder
+from sparserl.train.encode_times import read_problem
+from sparserl.train.loop import (
+    Finished,
+    LoopConfig,
+    Start,
+    Step,
+    Watch,
+    autocast,
+    compiled,
+    device_of,
+    open_run,
+    run,
+    start_from,
+)
+from sparserl.train.samples import Sampled, samples_of
+
+log = logging.getLogger(__name__)
+
+Reads = Literal["matrix", "blind", "features", "learnt"]
+READS: tuple[Reads, ...] = ("matrix", "blind", "features", "learnt")
+
+
+@dataclass(frozen=True)
+class SFTConfig:
+    """What is learnt from, and how long."""
+
+    size: str = "nano"
+    """of a policy that begins without weights"""
+    reads: Reads = "matrix"
+    """what the encoder reads: the sample with sinusoids, nothing, named features, or the sample with learnt tables"""
+    target: str = "h200"
+    """the machine that the collection was measured on, as the policy is told it"""
+    epochs: int = 6
+    """an epoch has as many draws as there are programs"""
+    least_steps: int = 200
+    """more epochs are done where the data is so little that there would be fewer steps"""
+    batch_tokens: int = 32768
+    """of a step, padding counted"""
+    longest: int = 2560
+    """tokens of a program"""
+    fraction: float = 1.0
+    """of the pairs of matrix and program"""
+    rules: ChoiceRules = field(default_factory=ChoiceRules)
+    loop: LoopConfig = field(default_factory=lambda: LoopConfig(learning_rate=6e-4, weight_decay=0.05))
+
+    def __post_init__(self) -> None:
+        size_named(self.size)
+        if self.reads not in READS:
+            raise SparseRLError(f"The 'reads' of fine-tuning must be one of {', '.join(READS)}. Got {self.reads!r}.")
+        if self.epochs < 1 or self.batch_tokens < self.longest:
+            raise SparseRLError("Fine-tuning needs at least 1 epoch and 'batch_tokens' of at least 'longest'.")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a run reads and writes."""
+
+    out: Path
+    collection: Path
+    weights: Path | None = None
+    """begin with these; None: with fresh ones"""
+    encoder: Path | None = None
+    """a pretrained encoder, in place of that of the weights"""
+    samples: Path | None = None
+    """None: OUT/samples.npz"""
+    matrices: Path | None = None
+    """folder of the real matrices"""
+    resume: bool = False
+
+    @property
+    def samples_file(self) -> Path:
+        return self.samples or self.out / "samples.npz"
+
+
+def matrix_samples(places: Places, collection: Collection) -> dict[str, Sampled]:
+    """What the encoder reads of every matrix of a collection: read, or made and kept."""
+    return samples_of(collection.cases, places.samples_file, places.matrices)
+
+
+class Prompts:
+    """Every (case, problem) as the encoder reads it and every program as ids, ready for batches."""
+
+    def __init__(
+        self, pairs: Sequence[tuple[str, str]], samples: Mapping[str, Sampled], target: str, device: torch.device
+    ) -> None:
+        self.place = {pair: index for index, pair in enumerate(dict.fromkeys(pairs))}
+        problems = [read_problem(problem) for _, problem in self.place]
+        self.matrix = collate([samples[case].sample for case, _ in self.place], problems, target).to(device)
+        self.device = device
+
+    def batch(self, pairs: Sequence[tuple[str, str]], ids: Sequence[Array]) -> tuple[Tensor, EncoderInput]:
+        """Ids (batch, tokens) and the matrix of each."""
+        places = torch.tensor([self.place[pair] for pair in pairs], device=self.device)
+        tokens = torch.from_numpy(padded(ids)[0]).to(self.device, non_blocking=True)
+        return tokens, EncoderInput(*(column[places] for column in self.matrix))
+
+
+def program_loss(policy: Policy, ids: Tensor, matrix: EncoderInput) -> Tensor:
+    """Mean over the tokens after <program>. ids: (batch, tokens)."""
+    logits = policy(ids[:, :-1], matrix)
+    return cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=Tokenizer.pad)
+
+
+def token_log_probs(policy: Policy, ids: Tensor, matrix: EncoderInput) -> Tensor:
+    """(batch, tokens - 1): log-probability of each token after the first; 0 for padding."""
+    logits = policy(ids[:, :-1], matrix)
+    wrong = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=Tokenizer.pad, reduction="none")
+    return -wrong.view(ids.shape[0], -1)
+
+
+def encode_programs(programs: Mapping[str, str], longest: int, tokenizer: Tokenizer | None = None) -> dict[str, Array]:
+    """Ids by program; those that are too long, or no canonical program, are left out and counted in the log."""
+    tokenizer = tokenizer or Tokenizer.load()
+    found: dict[str, Array] = {}
+    for name, text in programs.items():
+        try:
+            ids = tokenizer.encode_program(text)
+        except SparseRLError:
+            continue
+        if len(ids) <= longest:
+            found[name] = np.array(ids, dtype=np.int32)
+    if len(found) < len(programs):
+        log.info("%d of %d programs are left out: too long, or unreadable", len(programs) - len(found), len(programs))
+    return found
+
+
+class FineTuning:
+    """The task: programs drawn by weight, anew in every epoch."""
+
+    stage = "sft"
+
+    def __init__(
+        self,
+        config: SFTConfig,
+        policy: Policy,
+        examples: tuple[Sequence[Chosen], Sequence[Chosen]],
+        ids: Mapping[str, Array],
+        samples: Mapping[str, Sampled],
+    ) -> None:
+        self.config, self.device = config, device_of(config.loop.device)
+        self.policy = policy.to(self.device)
+        self._train, self._dev = ([each for each in part if each.program in ids] for part in examples)
+        if not self._train:
+            raise SparseRLError("No program of the collection is short enough to learn from: raise --longest.")
+        pairs = [(each.case, each.problem) for each in (*self._train, *self._dev)]
+        self._ids, self._prompts = ids, Prompts(pairs, samples, config.target, self.device)
+        self._batches = self._all_batches()
+        self.steps = len(self._batches)
+        self._loss = compiled(program_loss, config.loop, wanted=False)
+
+    def _all_batches(self) -> list[Array]:
+        """Of all epochs: what step k sees depends on the seed and k alone."""
+        config = self.config
+        weights = np.array([each.weight for each in self._train])
+        lengths = np.array([len(self._ids[each.program]) for each in self._train])
+        batches: list[Array] = []
+        epoch = 0
+        while epoch < config.epochs or len(batches) < config.least_steps:
+            rng = np.random.default_rng([config.loop.seed, epoch])
+            batches += program_batches(lengths, spread_draws(weights, len(weights), rng), config.batch_tokens, rng)
+            epoch += 1
+        return batches
+
+    def _batch(self, examples: Sequence[Chosen]) -> tuple[Tensor, EncoderInput]:
+        pairs = [(each.case, each.problem) for each in examples]
+        return self._prompts.batch(pairs, [self._ids[each.program] for each in examples])
+
+    def loss(self, step: int) -> Step:
+        ids, matrix = self._batch([self._train[index] for index in self._batches[step]])
+        with autocast(self.device):
+            loss = self._loss(self.policy, ids, matrix)
+        return Step(loss, ids.numel())
+
+    def check(self) -> dict[str, float]:
+        """Nats a token on matrices that were never trained on, by weight: all, the header, the body."""
+        sums = np.zeros((2, 2))  # (header, body), (nats, tokens)
+        for at in range(0, len(self._dev), 16):
+            part = self._dev[at : at + 16]
+            ids, matrix = self._batch(part)
+            with autocast(self.device):
+                nats = -token_log_probs(self.policy, ids, matrix)
+            there = ids[:, 1:] != Tokenizer.pad
+            body = torch.cumsum(ids[:, :-1] == Tokenizer.code, dim=1) > 0
+            weight = torch.tensor([each.weight for each in part], device=self.device)[:, None]
+            for row, mask in enumerate((there & ~body, there & body)):
+                sums[row] += [float((nats * mask * weight).sum()), float((mask * weight).sum())]
+        if not sums.any():
+            return {}
+        (header, headers), (code, codes) = sums.tolist()
+        both = (header + code) / (headers + codes)
+        return {"dev_loss": both, "dev_header_loss": header / headers, "dev_body_loss": code / codes}
+
+
+def with_encoder(policy: Policy, reads: Reads, pretrained: MatrixEncoder | None, seed: int) -> Policy:
+    """The policy with the encoder asked for: its own, the pretrained one, or a fresh one of another kind."""
+    own = policy.size.encoder
+    wanted = {
+        "matrix": replace(own, source="matrix", embedding="sinusoidal"),
+        "learnt": replace(own, source="matrix", embedding="learnt"),
+        "blind": replace(own, source="blind"),
+        "features": replace(own, source="features"),
+    }[reads]
+    if pretrained is not None:
+        if pretrained.width != policy.size.language.width or pretrained.size != wanted:
+            raise SparseRLError(
+                f"The encoder is of width {pretrained.width} and {pretrained.size}; this policy needs width "
+                f"{policy.size.language.width} and {wanted}. Train one with `sparserl train encoder`, or give none."
+            )
+        policy.encoder = pretrained
+        return policy
+    if wanted == own:
+        return policy
+    other = make_policy(Size(policy.size.language, wanted), seed)
+    other.language.load_state_dict(policy.language.state_dict())
+    return other
+
+
+def standardise(policy: Policy, samples: Mapping[str, Sampled]) -> None:
+    """Give an encoder of named features their mean and deviation over these matrices."""
+    reader = policy.encoder.reader
+    if isinstance(reader, FromFeatures):
+        named = [each.sample.named for each in samples.values() if each.sample.named is not None]
+        logs = torch.log1p(torch.from_numpy(np.stack(named)))
+        reader.mean.copy_(logs.mean(0))
+        reader.deviation.copy_(logs.std(0, correction=0) + 1e-3)
+
+
+def sft(config: SFTConfig, places: Places, watch: Watch | None = None) -> Finished:
+    """The whole stage."""
+    clock_s = time.monotonic()
+    goes_on = open_run(places.out, "sft", asdict(config), places.resume)
+    collection = collected.load(places.collection)
+    samples = matrix_samples(places, collection)
+    structures = {name: each.structure for name, each in samples.items()}
+    train, dev = choose(collection, structures, config.rules)
+    train = fraction_of(train, config.fraction, config.loop.seed, config.rules)
+    write_json(places.out / "data.json", {"train": shares(train), "dev": shares(dev)})
+    policy, begin = make_policy(config.size, config.loop.seed), 0
+    if places.weights is not None:
+        policy, begin = start_from(places.weights, "sft")
+    pretrained = load_encoder(places.encoder) if places.encoder is not None and not begin else None
+    policy = with_encoder(policy, config.reads, pretrained, config.loop.seed)
+    if not begin and pretrained is None:
+        standardise(policy, {each.case: samples[each.case] for each in train})
+    texts = {each.program: collection.texts[each.program].text for each in (*train, *dev)}
+    task = FineTuning(config, policy, (train, dev), encode_programs(texts, config.longest), samples)
+    return run(task, config.loop, places.out, Start(goes_on, begin, clock_s), watch)

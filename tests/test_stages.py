@@ -1,0 +1,515 @@
+"""Pretraining, fine-tuning and the ranking pass, on a tiny policy and a CPU; and the script that walks all stages."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from sparserl.errors import SparseRLError, StoreError
+from sparserl.policy.checkpoint import load_policy, read_config
+from sparserl.policy.model import make_policy
+from sparserl.policy.tokenizer import Tokenizer
+from sparserl.recipes import Recipe, space
+from sparserl.records import Problem
+from sparserl.store import append_jsonl, read_json, read_jsonl
+from sparserl.train import collected, pretrain, rank, sft
+from sparserl.train.batches import (
+    Documents,
+    EpochRows,
+    encode_documents,
+    fill_in_the_middle,
+    load_documents,
+    plain_rows,
+    program_batches,
+    save_documents,
+    spread_draws,
+)
+from sparserl.train.cases import range_up_to, training_cases
+from sparserl.train.chosen import ChoiceRules, Chosen, choose, fraction_of, shares, weighted
+from sparserl.train.loop import Finished, LoopConfig, Start, Step, open_run, rate, run
+from sparserl.train.samples import samples_of
+from sparserl.train.withheld import withheld_recipe
+
+ROOT = Path(__file__).parents[1]
+QUICK = LoopConfig(learning_rate=2e-3, warmup=2, log_every=1, check_every=1000, device="cpu")
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small products gain nothing from a second thread, and other tests run beside these."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+# ── Batches ───────────────────────────────────────────────────────────────────
+
+
+def some_documents(count: int = 12, seed: int = 0) -> Documents:
+    rng = np.random.default_rng(seed)
+    return Documents.of([rng.integers(32, 8192, int(rng.integers(5, 120))).tolist() for _ in range(count)])
+
+
+def test_plain_rows_hold_every_token_in_order_and_overlap_by_one() -> None:
+    documents = some_documents()
+    stream, _ = documents.joined(np.arange(len(documents)), Tokenizer.bos, Tokenizer.eos)
+    rows = plain_rows(documents, np.arange(len(documents)), 16)
+    assert (rows[1:, 0] == rows[:-1, -1]).all()
+    assert (np.concatenate([rows[0, :1], rows[:, 1:].ravel()]) == stream[: 16 * len(rows) + 1]).all()
+    assert len(stream) - 16 * len(rows) <= 17  # only the end of the stream is left out
+
+
+def undone(row: np.ndarray) -> list[int]:
+    """The row before its piece was moved."""
+    ids = row.tolist()
+    marks = (Tokenizer.fim_prefix, Tokenizer.fim_suffix, Tokenizer.fim_middle)
+    begin, suffix, middle = (ids.index(each) for each in marks)
+    end = ids.index(Tokenizer.eos, middle)
+    return ids[:begin] + ids[begin + 1 : suffix] + ids[middle + 1 : end] + ids[suffix + 1 : middle] + ids[end + 1 :]
+
+
+def test_filling_in_moves_a_piece_of_one_document_and_nothing_else() -> None:
+    stream, owner = some_documents().joined(np.arange(12), Tokenizer.bos, Tokenizer.eos)
+    lengths = set()
+    for seed in range(60):
+        begin = seed % 40
+        ids, owners = stream[begin : begin + 150], owner[begin : begin + 150]
+        row = fill_in_the_middle(ids, owners, np.random.default_rng(seed))
+        assert len(row) == len(ids) + 4
+        assert undone(row) == ids.tolist()
+        inside = row[row.tolist().index(Tokenizer.fim_prefix) : row.tolist().index(Tokenizer.fim_middle)]
+        assert Tokenizer.bos not in inside, "a piece to fill in lies in one document"
+        lengths.add(len(row) - row.tolist().index(Tokenizer.fim_middle))
+    assert len(lengths) > 20, "pieces of many lengths"
+
+
+def test_half_of_the_text_of_an_epoch_is_to_be_filled_in_and_epochs_differ() -> None:
+    epochs = EpochRows(some_documents(200), 64, 0.5, seed=3)
+    rows = epochs.rows(0)
+    assert rows.shape == (epochs.count(0), 65)
+    assert 0.4 < (rows == Tokenizer.fim_middle).any(axis=1).mean() < 0.6
+    assert (rows == epochs.rows(0)).all()
+    assert not np.array_equal(rows[:20], epochs.rows(1)[:20])
+
+
+def test_encoded_documents_come_back_and_another_tokenizer_is_refused(tmp_path: Path) -> None:
+    texts = [recipe.text for recipe in space(Problem())[:3]] + ["é\udc80 \r\n"]
+    train = encode_documents(texts)
+    save_documents(tmp_path / "tokens.npz", train, encode_documents(texts[:1]), "abc")
+    again, dev = load_documents(tmp_path / "tokens.npz", "abc")
+    assert (again.ids == train.ids).all() and len(dev) == 1
+    ends = np.cumsum(again.lengths)
+    assert Tokenizer.load().decode(again.ids[ends[2] :].tolist()) == texts[3]
+    with pytest.raises(StoreError, match="another tokenizer"):
+        load_documents(tmp_path / "tokens.npz", "def")
+
+
+def test_program_batches_hold_all_that_was_drawn_within_their_tokens() -> None:
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(20, 500, 300)
+    drawn = spread_draws(np.ones(300), 300, rng)
+    assert sorted(drawn) == list(range(300)), "even weights draw each once"
+    batches = program_batches(lengths, drawn, 2000, rng)
+    assert sorted(np.concatenate(batches)) == list(range(300))
+    assert all(len(batch) * lengths[batch].max() <= 2000 for batch in batches)
+    heavy = spread_draws(np.array([1.0, 3.0]), 400, rng)
+    assert abs(int((heavy == 1).sum()) - 300) <= 1
+
+
+# ── The loop ──────────────────────────────────────────────────────────────────
+
+
+def test_the_rate_warms_up_falls_and_warms_up_again_after_a_start_from_weights() -> None:
+    config = LoopConfig(learning_rate=1.0, warmup=10, final=0.1)
+    assert rate(config, 0, 100, 0) < 0.1
+    assert 0.9 < rate(config, 11, 100, 0) < 1
+    assert rate(config, 100, 100, 0) == pytest.approx(0.1)
+    assert rate(config, 50, 100, 50) < 0.1 * rate(config, 50, 100, 0) + 1e-9
+    assert rate(config, 62, 100, 50) == rate(config, 62, 100, 0)
+
+
+def test_a_run_folder_is_not_overwritten_and_not_resumed_with_other_settings(tmp_path: Path) -> None:
+    settings = {"size": "tiny", "loop": {"seed": 0, "budget_s": 1.0}}
+    assert not open_run(tmp_path, "sft", settings, resume=False)
+    with pytest.raises(StoreError, match="holds a run already"):
+        open_run(tmp_path, "sft", settings, resume=False)
+    assert not open_run(tmp_path, "sft", {**settings, "loop": {"seed": 0, "budget_s": 9.0}}, resume=True)
+    with pytest.raises(StoreError, match="another 'seed'"):
+        open_run(tmp_path, "sft", {**settings, "loop": {"seed": 1, "budget_s": 1.0}}, resume=True)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run_and_says_what_to_do(tmp_path: Path) -> None:
+    class Astray:
+        stage, steps, policy = "astray", 3, make_policy("tiny")
+
+        def loss(self, step: int) -> Step:
+            return Step(next(self.policy.parameters()).sum() * float("nan"), 1)
+
+        def check(self) -> dict[str, float]:
+            return {}
+
+    with pytest.raises(StoreError, match="lower learning rate"):
+        run(Astray(), QUICK, tmp_path, Start())
+
+
+# ── Pretraining ───────────────────────────────────────────────────────────────
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    for number, recipe in enumerate(space(Problem())[::400]):
+        (folder / f"{number}.cu").write_text(recipe.text)
+    return folder
+
+
+PRETRAIN = pretrain.PretrainConfig(size="tiny", epochs=2, context=64, batch_tokens=256, dev_rows=4, loop=QUICK)
+
+
+def losses(folder: Path) -> list[tuple[int, float]]:
+    return [(line["step"], line["loss"]) for line in read_jsonl(folder / "loss.jsonl")]
+
+
+def stopped_after(steps: int) -> Any:
+    """A watch that ends the process's part of a run, as Ctrl-C would."""
+
+    def watch(progress: Any) -> None:
+        if progress.step == steps:
+            raise KeyboardInterrupt
+
+    return watch
+
+
+def test_pretraining_learns_and_a_resumed_run_has_the_losses_of_an_unbroken_one(corpus: Path, tmp_path: Path) -> None:
+    whole = pretrain.pretrain(PRETRAIN, pretrain.Places(tmp_path / "whole", corpus))
+    assert whole.complete and whole.tokens == whole.steps * 256
+    curve = losses(tmp_path / "whole")
+    assert curve[-1][1] < curve[0][1] - 0.5
+    assert whole.checks["dev_loss"] < curve[0][1]
+
+    often = replace(PRETRAIN, loop=replace(QUICK, save_every_s=0.0))  # a checkpoint after every step
+    places = pretrain.Places(tmp_path / "broken", corpus, tmp_path / "whole" / "tokens.npz", resume=True)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.pretrain(often, places, stopped_after(whole.steps // 2))
+    assert read_config(tmp_path / "broken" / "policy")["notes"]["step"] == whole.steps // 2 - 1
+    assert pretrain.pretrain(PRETRAIN, places).complete
+    assert losses(tmp_path / "broken") == curve
+    one, other = (load_policy(tmp_path / name / "policy").state_dict() for name in ("whole", "broken"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+    again = pretrain.pretrain(PRETRAIN, places)  # finished: nothing is left to do
+    assert again.complete and again.tokens == 0
+
+
+def test_a_spent_budget_stops_cleanly_and_the_weights_alone_go_on_elsewhere(corpus: Path, tmp_path: Path) -> None:
+    short = replace(PRETRAIN, loop=replace(QUICK, budget_s=1e-9))
+    first = pretrain.pretrain(short, pretrain.Places(tmp_path / "first", corpus))
+    assert not first.complete and first.step == 0
+    often = replace(PRETRAIN, loop=replace(QUICK, save_every_s=0.0))
+    with pytest.raises(KeyboardInterrupt):
+        pretrain.pretrain(often, pretrain.Places(tmp_path / "half", corpus), stopped_after(4))
+    places = pretrain.Places(tmp_path / "second", corpus, weights=tmp_path / "half")
+    second = pretrain.pretrain(PRETRAIN, places)
+    assert second.complete and second.tokens == (second.steps - 3) * 256
+    assert losses(tmp_path / "second")[0][0] == 4
+    assert second.checks["dev_loss"] < 7
+
+
+def test_a_corpus_that_is_missing_or_too_small_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SparseRLError, match="no corpus folder"):
+        pretrain.pretrain(PRETRAIN, pretrain.Places(tmp_path / "a", tmp_path / "nowhere"))
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / "x.cu").write_text("int x;")
+    with pytest.raises(SparseRLError, match="too few"):
+        pretrain.pretrain(PRETRAIN, pretrain.Places(tmp_path / "b", tmp_path / "small"))
+
+
+# ── A collection with known times ─────────────────────────────────────────────
+
+CASES = 12
+
+
+def sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def record(case: str, text: str, time_us: float, origin: str = "recipe", verdict: str = "CORRECT") -> dict[str, Any]:
+    return {
+        "case": case, "problem": "spmv float32", "program": sha(text), "origin": origin, "family": "rows", "name": "n",
+        "verdict": verdict, "solver_us": time_us if verdict == "CORRECT" else None, "chain_us": None, "retimed": True,
+        "baseline_solver_us": 10.0, "baseline_chain_us": None,
+    }  # fmt: skip
+
+
+def variant_of(recipe: Recipe) -> str:
+    """A changed text, where it can be as long in tokens as the recipe's."""
+    changed = re.sub(r"(blockIdx\.x \* \d+) \+ threadIdx\.x", r"threadIdx.x + \1", recipe.text)
+    return changed if changed != recipe.text else recipe.text.rstrip("\n") + "  // changed\n"
+
+
+def write_collection(folder: Path, recipes: list[Recipe], cases: int = CASES) -> None:
+    """Recipe k takes 1 + k / 100 us; each has a variant one per cent slower; the last variant fails."""
+    seen: set[str] = set()
+    for case in training_cases(Problem(), cases, within=range_up_to(Problem(), 2000.0)):
+        rows = []
+        for number, recipe in enumerate(recipes):
+            last = number == len(recipes) - 1
+            rows.append(record(case.name, recipe.text, 1 + number / 100))
+            rows.append(
+                record(case.name, variant_of(recipe), 1.01 + number / 100, "variant", "WRONG" if last else "CORRECT")
+            )
+            for text in (recipe.text, variant_of(recipe)):
+                if sha(text) not in seen:
+                    seen.add(sha(text))
+                    line = {"program": sha(text), "text": text, "parents": [], "mutations": [], "binary": sha(text)}
+                    append_jsonl(folder / "programs.jsonl", line)
+        append_jsonl(folder / "measured.jsonl", *rows)
+        pattern = case.load()
+        append_jsonl(folder / "cases.jsonl", {
+            "case": case.name, "problem": "spmv float32", "split": "train", "source": case.source, "rows": pattern.rows,
+            "columns": pattern.columns, "nonzeros": pattern.nonzeros, "admitted": [], "device": "sim",
+        })  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def short_recipes() -> list[Recipe]:
+    """The shortest, all of one length in tokens: whether one is more probable does not hang on that."""
+    allowed = [recipe for recipe in space(Problem()) if recipe.family == "row_lanes" and not withheld_recipe(recipe)]
+    return sorted(allowed, key=lambda recipe: len(recipe.text))[:6]
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory, short_recipes: list[Recipe]) -> Path:
+    folder = tmp_path_factory.mktemp("collection")
+    write_collection(folder, short_recipes)
+    return folder
+
+
+def all_regular(collection: collected.Collection) -> dict[str, str]:
+    return {case.name: "regular" for case in collection.cases}
+
+
+RULES = ChoiceRules(dev_share=0.3)
+
+
+def test_programs_are_chosen_by_speed_at_most_eight_and_two_in_five_are_variants(collection: Path) -> None:
+    found = collected.load(collection)
+    train, dev = choose(found, all_regular(found), RULES)
+    assert {each.case for each in train} | {each.case for each in dev} == {case.name for case in found.cases}
+    assert not {each.case for each in train} & {each.case for each in dev}, "no matrix is on both sides"
+    first = [each for each in train if each.case == train[0].case]
+    assert len(first) == 8
+    assert all(each.behind <= 4 * RULES.tau for each in train)
+    said = shares(train)
+    assert said["variant_share"] >= 0.4 and said["variant_draws"] >= 0.4 - 1e-3
+    assert sum(each.weight for each in train) == pytest.approx(1)
+    fast, slow = (next(e for e in first if e.behind == pytest.approx(b) and not e.variant) for b in (0, np.log(1.02)))
+    assert fast.weight / slow.weight == pytest.approx(np.exp(np.log(1.02) / RULES.tau), rel=1e-6)
+
+
+def test_recipes_give_way_where_a_collection_has_few_variants() -> None:
+    def made(case: str, number: int, variant: bool) -> Chosen:
+        return Chosen(case, "spmv float32", "regular", f"{case}{number}", variant, number / 100)
+
+    from sparserl.train.chosen import _enough_variants
+
+    chosen = [made("a", k, k >= 6) for k in range(8)] + [made("b", k, False) for k in range(5)]
+    kept = _enough_variants(chosen, RULES)
+    assert shares(kept)["variant_share"] >= 0.4
+    assert {each.case for each in kept} == {"a", "b"}
+    assert min(each.behind for each in kept if each.case == "b") == 0, "the fastest one stays"
+
+
+def test_equal_machine_code_is_merged_and_withheld_combinations_never_enter(
+    tmp_path: Path, short_recipes: list[Recipe]
+) -> None:
+    withheld = next(recipe for recipe in space(Problem()) if withheld_recipe(recipe))
+    write_collection(tmp_path, [withheld, *short_recipes[:3]], cases=4)
+    lines = read_jsonl(tmp_path / "programs.jsonl")
+    (tmp_path / "programs.jsonl").unlink()
+    append_jsonl(tmp_path / "programs.jsonl", *({**line, "binary": "same"} for line in lines))
+    found = collected.load(tmp_path)
+    train, dev = choose(found, all_regular(found), ChoiceRules(variant_share=0.0))
+    texts = [found.texts[each.program].text for each in (*train, *dev)]
+    assert len(texts) == 4 * 3, "of a recipe and its twin, one"
+    assert not {withheld.text, variant_of(withheld)} & set(texts)
+    pairs = [pair for case in found.cases for pair in rank.pairs_of(case, found, rank.RankConfig())]
+    assert not {sha(withheld.text), sha(variant_of(withheld))} & {n for p in pairs for n in (p.winner, p.loser)}
+
+
+def test_structure_classes_are_even_within_a_problem_but_a_rare_one_has_a_limit() -> None:
+    classes = ["regular"] * 6 + ["skewed"] * 2
+    chosen = [Chosen(f"m{k}", "spmv float32", name, f"p{k}", False, 0.0) for k, name in enumerate(classes)]
+    weights = weighted(chosen, RULES)
+    assert sum(w.weight for w in weights if w.structure == "skewed") == pytest.approx(0.5)
+    rare = weighted([*chosen, *(replace(chosen[0], case=f"r{k}") for k in range(90))], RULES)
+    assert max(w.weight for w in rare) == pytest.approx(4 * 98 / (96 * 98 / (2 * 96) + 2 * 4 * 1) / 98, rel=1e-6)
+
+
+def test_fractions_of_the_pairs_are_nested_and_their_weights_sum_to_one(collection: Path) -> None:
+    found = collected.load(collection)
+    train, _ = choose(found, all_regular(found), RULES)
+    tenth, half = (fraction_of(train, f, 1, RULES) for f in (0.1, 0.5))
+    names = [{(each.case, each.program) for each in part} for part in (tenth, half)]
+    assert names[0] < names[1] and len(half) == round(len(train) / 2)
+    assert sum(each.weight for each in tenth) == pytest.approx(1)
+    assert names[0] != {(each.case, each.program) for each in fraction_of(train, 0.1, 2, RULES)}
+
+
+def test_samples_are_computed_once(collection: Path, tmp_path: Path) -> None:
+    cases = collected.load(collection).cases
+    told: list[int] = []
+    first = samples_of(cases[:3], tmp_path / "s.npz", told=lambda done, total: told.append(total))
+    again = samples_of(cases[:4], tmp_path / "s.npz", told=lambda done, total: told.append(total))
+    assert told == [3, 3, 3, 1]
+    name = cases[0].name
+    assert (first[name].sample.entries == again[name].sample.entries).all()
+    assert first[name].structure == again[name].structure == "small"
+    assert first[name].sample.nonzeros == cases[0].nonzeros
+
+
+# ── Fine-tuning and ranking ───────────────────────────────────────────────────
+
+SFT = sft.SFTConfig(
+    size="tiny", target="sim", epochs=1, least_steps=8, batch_tokens=1024, longest=1024, rules=RULES,
+    loop=replace(QUICK, learning_rate=3e-3),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def samples(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("samples") / "samples.npz"
+    samples_of(collected.load(collection).cases, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def tuned(collection: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("sft")
+    return out, sft.sft(SFT, sft.Places(out, collection, samples=samples))
+
+
+def test_fine_tuning_learns_and_a_resumed_run_has_the_losses_of_an_unbroken_one(
+    tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
+) -> None:
+    out, whole = tuned
+    curve = losses(out)
+    assert whole.complete and curve[-1][1] < curve[0][1] - 0.5
+    assert whole.checks["dev_loss"] < curve[0][1]
+    assert read_json(out / "data.json")["train"]["variant_share"] >= 0.4
+    places = sft.Places(tmp_path / "o", collection, samples=samples, resume=True)
+    with pytest.raises(KeyboardInterrupt):
+        sft.sft(replace(SFT, loop=replace(SFT.loop, save_every_s=0.0)), places, stopped_after(5))
+    sft.sft(SFT, places)
+    assert losses(tmp_path / "o") == curve
+
+
+def test_the_loss_counts_program_tokens_alone_and_the_encoder_learns(
+    tuned: tuple[Path, Finished], collection: Path, samples: Path
+) -> None:
+    policy = load_policy(tuned[0] / "policy")
+    fresh = make_policy("tiny", SFT.loop.seed)
+    both = zip(policy.encoder.parameters(), fresh.encoder.parameters(), strict=True)
+    assert any(not torch.equal(a, b) for a, b in both)
+    found = collected.load(collection)
+    case = found.cases[0]
+    known = samples_of([case], samples)
+    prompts = sft.Prompts([(case.name, case.problem)], known, "sim", torch.device("cpu"))
+    text = found.texts[case.programs[0].program].text
+    ids = np.array(Tokenizer.load().encode_program(text))
+    alone, matrix = prompts.batch([(case.name, case.problem)], [ids])
+    with torch.no_grad():
+        log_probs = sft.token_log_probs(policy, alone, matrix)
+        loss = sft.program_loss(policy, alone, matrix)
+    assert torch.equal(log_probs[0, len(ids) - 1 :], torch.zeros(alone.shape[1] - len(ids)))
+    assert float(loss) == pytest.approx(-float(log_probs.sum()) / (len(ids) - 1), rel=1e-5)
+
+
+@pytest.mark.parametrize("reads", ["blind", "features", "learnt"])
+def test_control_encoders_are_trained_on_the_same_data(
+    reads: Any, tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
+) -> None:
+    config = replace(SFT, reads=reads, least_steps=1, fraction=0.1)
+    places = sft.Places(tmp_path / reads, collection, weights=tuned[0], samples=samples)
+    assert sft.sft(config, places).complete
+    policy = load_policy(tmp_path / reads / "policy")
+    size = policy.size.encoder
+    assert (size.embedding == "learnt") if reads == "learnt" else (size.source == reads)
+    if reads == "features":
+        assert policy.encoder.reader.mean.abs().sum() > 0, "features are standardised over the training matrices"
+
+
+def test_ranking_raises_the_share_of_dev_pairs_that_are_in_order(
+    tuned: tuple[Path, Finished], short_recipes: list[Recipe], samples: Path, tmp_path: Path
+) -> None:
+    collection = tmp_path / "turned"  # what was fast when the policy was tuned is slow here: it has all to learn
+    write_collection(collection, short_recipes[::-1])
+    loop = replace(QUICK, learning_rate=1e-3, weight_decay=0.0)
+    config = rank.RankConfig(0.5, gap=0.02, batch_pairs=4, pairs=4, longest=1024, target="sim", rules=RULES, loop=loop)
+    places = sft.Places(tmp_path / "rank", collection, weights=tuned[0], samples=samples)
+    done = rank.rank(config, places)
+    checks = read_jsonl(tmp_path / "rank" / "checks.jsonl")
+    assert done.complete and done.checks["moved_right"] > 0.6
+    assert checks[-1]["pair_accuracy"] > checks[0]["pair_accuracy"]
+    first = read_jsonl(tmp_path / "rank" / "loss.jsonl")[0]
+    assert first["preference"] == pytest.approx(np.log(2), abs=1e-4), "at the first step policy and reference are one"
+    assert (tmp_path / "rank" / "reference.npz").exists()
+    with pytest.raises(SparseRLError, match="fine-tuned weights"):
+        rank.rank(config, replace(places, out=tmp_path / "no", weights=None))
+
+
+def test_the_preference_loss_is_log_two_at_the_reference_and_falls_with_the_margin() -> None:
+    margins = torch.tensor([0.0, 5.0, -5.0])
+    loss = rank.preference(margins, torch.zeros(3), beta=0.1)
+    assert loss[0] == pytest.approx(np.log(2)) and loss[1] < loss[0] < loss[2]
+
+
+def test_pairs_differ_by_more_than_the_gap_or_have_a_loser_that_failed(collection: Path) -> None:
+    found = collected.load(collection)
+    config = rank.RankConfig(gap=0.02, rules=RULES)
+    by_name = {m.program: m for m in found.cases[0].programs}
+    pairs = rank.pairs_of(found.cases[0], found, config)
+    assert pairs and pairs == rank.pairs_of(found.cases[0], found, config)
+    gaps = []
+    for pair in pairs:
+        winner, loser = by_name[pair.winner], by_name[pair.loser]
+        assert winner.correct
+        if loser.correct:
+            gaps.append(np.log(loser.times_us["solver"] / winner.times_us["solver"]))
+    assert gaps and min(gaps) > 0.02 and len(gaps) < len(pairs), "both kinds of pairs"
+
+
+# ── The script ────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_cpu_script_walks_all_stages_and_prints_a_sample(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHON": sys.executable, "SPARSERL_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(
+        ["bash", str(ROOT / "runs" / "cpu.sh"), str(tmp_path / "run")],
+        capture_output=True, text=True, env=environment, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    for stage in ("pretrain", "sft", "rank"):
+        assert read_config(tmp_path / "run" / stage / "policy")["notes"]["stage"] == stage
+    assert "a sample of the policy" in done.stdout
+
+
+@pytest.mark.parametrize(("words", "said"), [(["nonsense"], "no stage 'nonsense'"), (["--nonsense"], "no option")])
+def test_the_gpu_script_refuses_what_it_does_not_know(words: list[str], said: str, tmp_path: Path) -> None:
+    command = ["bash", str(ROOT / "runs" / "one_gpu.sh"), str(tmp_path / "run"), *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and said in done.stderr
