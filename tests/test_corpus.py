@@ -168,7 +168,7 @@ HEADS = {
     "gpl.cu": "// This program is free software under the terms of the GNU\n// General Public License, version 3.\n",
     "spdx.cu": "// SPDX-License-Identifier: LGPL-2.1-or-later\n",
     "mpl.cu": "/* subject to the terms of the Mozilla\n * Public License v. 2.0. */\n",
-    "none.cu": "/* Redistribution and use in source and binary forms,\n * with or without modification, are not permitted. */\n",
+    "none.cu": "/* Redistribution and use, with or without\n * modification, are not permitted. */\n",
     "research.cu": "// free for non-commercial use\n",
     "unknown.cu": "// SPDX-License-Identifier: LicenseRef-Acme\n",
 }
