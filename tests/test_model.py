@@ -188,6 +188,17 @@ def test_int8_is_off_by_at_most_half_a_step_and_a_second_time_by_nothing() -> No
     assert torch.equal(quantise(back)[0], whole)
 
 
+def test_bfloat16_is_half_the_size_and_comes_back_rounded(tiny: Policy, tmp_path: Path, words: Path) -> None:
+    for kind in ("float32", "bfloat16"):
+        save_policy(tiny, tmp_path / kind, kind, words)  # type: ignore[arg-type]
+    sizes = [(tmp_path / kind / "model.safetensors").stat().st_size for kind in ("float32", "bfloat16")]
+    assert sizes[1] < 0.6 * sizes[0]
+    back = load_policy(tmp_path / "bfloat16").state_dict()
+    for name, tensor in tiny.state_dict().items():
+        assert back[name].dtype == tensor.dtype
+        assert torch.equal(back[name], tensor) or torch.equal(back[name], tensor.bfloat16().float())
+
+
 def test_a_policy_that_was_loaded_can_be_trained(tiny: Policy, tmp_path: Path, words: Path) -> None:
     save_policy(tiny, tmp_path / "p", "int8", words)
     policy = load_policy(tmp_path / "p").train()

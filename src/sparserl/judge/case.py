@@ -24,6 +24,7 @@ from sparserl.judge.prepare import Packs, Prepared, prepare
 from sparserl.judge.reference import Reference
 from sparserl.judge.sandbox import Sandbox, WorkerError
 from sparserl.judge.trial import Stopped, Trial
+from sparserl.judge.twin import Twins
 from sparserl.judge.verify import compare
 from sparserl.matrix import Pattern
 from sparserl.records import Mode, Order, Outcome, Problem, Timing, Verdict
@@ -64,6 +65,7 @@ class Case:
         self._modelled = self.device.backend == "sim"
         self._compiler, self._packs = compiler, Packs(pattern)
         self._desk = Desk(problem, self._packs, sandbox)
+        self._twins = Twins(pattern, problem, self.device.sms, seed)
         self._used_columns = int(np.count_nonzero(np.bincount(pattern.cols, minlength=1)))
         self._floors: dict[Mode, float] = {}
         self._right: list[str] = []  # the library's variants that were checked,
@@ -191,7 +193,22 @@ class Case:
         trial = self._trial(entry)
         with _phase(entry, "verify"):
             trial.verify()
+            self._verify_on_twin(entry)
         entry.sectors = trial.sectors
+
+    def _verify_on_twin(self, entry: Entry) -> None:
+        """Where a product is cheap enough to afford another pattern. Raises Stopped."""
+        found = self._twins.of(entry.prepared) if self.reference.fresh else None
+        if found is None:
+            return
+        packed, reference = found
+        try:
+            name = self._desk.load_beside(entry, packed)
+            Trial(self._desk, reference, name, waits=False).verify_twin()
+        except WorkerError as error:
+            raise Stopped(Verdict.FAILED, f"on another pattern of the same sizes: {error}") from error
+        finally:
+            self._desk.drop_beside()
 
     def _verify_all(self, entries: dict[str, Entry], race: Race) -> None:
         """Verify each; those that fail leave the race."""

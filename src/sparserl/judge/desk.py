@@ -18,10 +18,13 @@ from sparserl.judge.reference import ValueSet
 from sparserl.judge.sandbox import Sandbox, WorkerError
 from sparserl.judge.trial import Stopped
 from sparserl.judge.worker import Check
-from sparserl.records import LayoutLine, Problem, Verdict
+from sparserl.records import LayoutLine, Packed, Problem, Verdict
 
 ROOM_BYTES = {"cuda": 24 << 30, "sim": 2 << 30}
 """packed layouts kept in the worker"""
+
+BESIDE = "beside"
+"""the structure of a matrix that is not the case's own"""
 
 RECYCLE_AFTER = 12
 """programs after which a simulator worker is replaced: each keeps about 4 000 memory mappings (a stack a thread, with
@@ -104,6 +107,18 @@ class Desk:
         self._put_structure(layout)
         self.call("load", name=entry.name, binary=entry.binary, job=entry.prepared.job, structure=str(layout))
         self._loaded[entry.name] = layout
+
+    def load_beside(self, entry: Entry, packed: Packed) -> str:
+        """The same binary on another packed matrix of the same sizes; its name, until `drop_beside`."""
+        self.attend()
+        name = next(self._names)
+        self.call("put_structure", key=BESIDE, arrays=packed.arrays, slot_of=packed.slot_of, slots=packed.slots)
+        self.call("load", name=name, binary=entry.binary, job=entry.prepared.job, structure=BESIDE)
+        return name
+
+    def drop_beside(self) -> None:
+        with suppress(WorkerError):  # then everything is gone anyway
+            self.call("drop_structure", key=BESIDE)
 
     def unload(self, entry: Entry) -> None:
         if self.holds(entry):

@@ -1,10 +1,10 @@
 """What a program has to go through, in order; the first thing it fails at is its verdict.
 
 Three checks with fresh values and x, poisoned y and scratch; one with NaN and Inf in x; two with numbers as they are
-timed; for programs that wait for the
-kernel before them, single products and a chain of twenty behind a slow writer of x; and, after timing, three or six
-more, again with numbers as they are timed, that leave y and scratch as the timing left them, with one value and one
-entry of x changed in between, so that a result which was remembered instead of computed is wrong.
+timed; for programs that wait for the kernel before them, single products and a chain of twenty behind a slow writer of
+x; one product on another pattern of the same sizes (see `twin`); and, after timing, three or six more, again with
+numbers as they are timed, that leave y and scratch as the timing left them, with one value and one entry of x changed
+in between, so that a result which was remembered instead of computed is wrong.
 """
 
 from __future__ import annotations
@@ -61,6 +61,16 @@ class Trial:
             for kind in BEHIND_WRITER:
                 self._check(self.reference.draw(kind), behind_writer=True)
             self._chain()
+
+    def verify_twin(self) -> None:
+        """On another pattern of the same sizes, whose reference this trial has. Raises Stopped."""
+        check = self.reference.draw("narrow")
+        ran = self._ran("check", check)
+        self._accept(ran)
+        reason = compare(self.reference.pattern, self.reference.problem, check, ran.y)
+        if reason:
+            reason = f"right on this pattern alone, so it has it in its text; on another of the same sizes {reason}"
+            raise Stopped(Verdict.WRONG, reason)
 
     def recheck(self) -> None:
         """After timing, on what the timing left behind. Raises Stopped."""

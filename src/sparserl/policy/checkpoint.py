@@ -1,8 +1,9 @@
 """A policy on disk: a folder with config.json, model.safetensors, tokenizer.json and, written last, manifest.json.
 
-Weights are stored as 'int8' (matrices as int8 with one float32 scale a row, the rest float32: a quarter of the size, to
-be shipped) or 'float32' (exact, for training). A folder that is half-written or changed is refused, and so is one whose
-weights belong to another tokenizer. Not here: the state of an optimiser, which belongs to the stage that trains.
+Weights are stored as 'int8' (matrices as int8 with one float32 scale a row, the rest float32: a quarter of the size,
+to be shipped), 'bfloat16' (half, to be carried from machine to machine) or 'float32' (exact, for training). A folder
+that is half-written or changed is refused, and so is one whose weights belong to another tokenizer. Not here: the
+state of an optimiser, which belongs to the stage that trains.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors.torch import load_file, save
@@ -28,7 +29,7 @@ SCALE = ".scale"
 SMALLEST = 4096
 """matrices with fewer numbers stay in float32: there is nothing to gain"""
 
-Weights = Literal["int8", "float32"]
+Weights = Literal["int8", "bfloat16", "float32"]
 
 
 def shipped_tokenizer() -> Path:
@@ -46,14 +47,17 @@ def save_policy(
 
     notes: what the training stage wants to keep (JSON): steps, data, scores.
     """
-    if weights not in ("int8", "float32"):
-        raise ValueError(f"The 'weights' of save_policy must be 'int8' or 'float32'. Got {weights!r}.")
+    if weights not in get_args(Weights):
+        raise ValueError(f"The 'weights' of save_policy must be one of {get_args(Weights)}. Got {weights!r}.")
     words = (tokenizer or shipped_tokenizer()).read_bytes()
     state = {name: tensor.detach().cpu().contiguous() for name, tensor in policy.state_dict().items() if name != TIED}
     stored: dict[str, Tensor] = {}
     for name, tensor in state.items():
-        if weights == "int8" and tensor.is_floating_point() and tensor.dim() == 2 and tensor.numel() >= SMALLEST:
+        large = tensor.is_floating_point() and tensor.dim() == 2 and tensor.numel() >= SMALLEST
+        if large and weights == "int8":
             stored[name], stored[name + SCALE] = quantise(tensor)
+        elif large and weights == "bfloat16":
+            stored[name] = tensor.bfloat16()
         else:
             stored[name] = tensor.float() if tensor.is_floating_point() else tensor
     config = {
@@ -125,5 +129,6 @@ def restore(stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
         if name.endswith(SCALE) and name.removesuffix(SCALE) in stored:
             continue
         scale = stored.get(name + SCALE)
-        state[name] = tensor if scale is None else tensor.float() * scale
+        wide = tensor.float() if tensor.dtype in (torch.int8, torch.bfloat16) else tensor
+        state[name] = wide if scale is None else wide * scale
     return state

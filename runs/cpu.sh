@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# All stages on a tiny policy, with the simulator in place of a GPU: minutes on two cores, no network.
+#   bash runs/cpu.sh [OUT] [CORPUS]
+# CORPUS is a folder of CUDA text (what `sparserl train corpus` wrote, or any folder with .cu files); without one, recipe
+# texts stand in for it. What comes out has learnt next to nothing: the script shows that every stage works and where its
+# files go. runs/one_gpu.sh is the real training.
+set -euo pipefail
+out=${1:-out/cpu} corpus=${2:-}
+python=${PYTHON:-.venv/bin/python}
+read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
+export TOKENIZERS_PARALLELISM=false
+mkdir -p "$out"
+
+say() { printf '\n== %s\n' "$*"; }
+
+if [[ -z $corpus ]]; then
+    say "corpus: recipe texts stand in for it"
+    corpus=$out/corpus
+    "$python" - "$corpus" <<'PY'
+import sys
+from pathlib import Path
+from sparserl.recipes import space
+from sparserl.records import Problem
+from sparserl.train.withheld import withheld_recipe
+
+folder = Path(sys.argv[1])
+folder.mkdir(exist_ok=True)
+for number, recipe in enumerate([r for r in space(Problem()) if not withheld_recipe(r)][::250]):
+    (folder / f"{number:03d}.cu").write_text(recipe.text)
+PY
+fi
+
+say "encoder: pretraining on generated matrices"
+"${sparserl[@]}" train encoder --out "$out/encoder" --matrices 48 --withheld 16 --epochs 1 --batch 16 --largest 1000 \
+    --width 64 --inner 64 --queries 8 --workers 1
+
+say "collection: recipes and variants, judged and timed on the simulator"
+"${sparserl[@]}" train collect --out "$out/collection" --device sim --cases 4 --most-nonzeros 1500 --variants 4 \
+    --cheapest 6 --at-random 3 --workers 1 --ahead 0
+
+say "pretraining: CUDA text, half of it with a piece to fill in"
+"${sparserl[@]}" train pretrain --out "$out/pretrain" --corpus "$corpus" --size tiny --epochs 1 --context 128 \
+    --batch-tokens 512 --warmup 5 --device cpu --resume
+
+say "fine-tuning: fast programs for each matrix"
+"${sparserl[@]}" train sft --out "$out/sft" --collection "$out/collection" --weights "$out/pretrain" \
+    --encoder "$out/encoder/encoder" --samples "$out/samples.npz" --target sim --epochs 1 --least-steps 8 \
+    --batch-tokens 2560 --warmup 2 --device cpu --resume
+
+say "ranking: the faster of two programs"
+"${sparserl[@]}" train rank --out "$out/rank" --collection "$out/collection" --weights "$out/sft" \
+    --samples "$out/samples.npz" --target sim --batch-pairs 2 --longest 600 --warmup 2 --device cpu --resume
+
+say "a sample of the policy"
+"$python" - "$out/rank/policy" <<'PY'
+import sys
+from pathlib import Path
+from sparserl.families import make
+from sparserl.policy.checkpoint import load_policy
+from sparserl.policy.encoder import collate
+from sparserl.policy.sample import sample_pattern
+from sparserl.policy.sampler import Sampler, SampleSettings
+from sparserl.policy.tokenizer import Tokenizer
+from sparserl.records import Problem
+
+matrix = collate([sample_pattern(make("stencil2d", 0, nx=16, ny=16, points=5))], [Problem()], "sim")
+sampler = Sampler(load_policy(Path(sys.argv[1])), Tokenizer.load())
+print(sampler.sample(matrix, 1, SampleSettings(temperature=0.8, max_tokens=120))[0][0].text)
+PY

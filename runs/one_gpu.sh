@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# The real training of `nano` on one GPU (an H200). Resumable: call it again, with the same arguments, and it goes on.
+#   bash runs/one_gpu.sh OUT [--matrices DIR] [--corpus DIR] [--collection DIR] [--budget SECONDS] [--study] [STAGE …]
+# OUT         run folders; OUT/nano is the policy to ship
+# --matrices  folder with the real matrices (NAME.mtx.gz); without it, generated ones alone
+# --corpus    what `sparserl train corpus` wrote; without it, the corpus is downloaded to OUT/corpus
+# --collection  what `sparserl train collect` wrote [OUT/collection]
+# --budget    seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
+# --study     also the controls (blind, features, learnt) and what pretraining is worth (1, 10, 100 %, three seeds)
+# STAGE       corpus tokens collect encoder pretrain sft rank ship; all of them without one
+# About two hours: collection an hour and more, pretraining and fine-tuning minutes.
+set -euo pipefail
+out=${1:?give the folder of the run} && shift
+matrices=() corpus="" collection="" budget=0 study="" stages=()
+while (($#)); do
+    case $1 in
+        --matrices) matrices=(--matrices "$2") && shift 2 ;;
+        --corpus) corpus=$2 && shift 2 ;;
+        --collection) collection=$2 && shift 2 ;;
+        --budget) budget=$2 && shift 2 ;;
+        --study) study=yes && shift ;;
+        -*) echo "one_gpu.sh: there is no option $1; the first lines of the script say which there are" >&2 && exit 2 ;;
+        *) stages+=("$1") && shift ;;
+    esac
+done
+((${#stages[@]})) || stages=(corpus tokens collect encoder pretrain sft rank ship)
+python=${PYTHON:-.venv/bin/python}
+read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
+collection=${collection:-$out/collection}
+tokens=$out/tokens.npz samples=$out/samples.npz
+fine=(--collection "$collection" --samples "$samples" "${matrices[@]}" --target h200 --budget "$budget" --resume)
+real=() && ((${#matrices[@]})) && real=(--real "${matrices[1]}")
+mkdir -p "$out"
+
+corpus() { [[ -n $corpus ]] || "${sparserl[@]}" train corpus --out "$out/corpus"; }
+tokens() {
+    [[ -f $tokens ]] || "${sparserl[@]}" train pretrain --only-tokens --out "$out/pretrain" --tokens "$tokens" \
+        --corpus "${corpus:-$out/corpus}"
+}
+encoder() {  # the controls are pretrained like the encoder itself, on the same matrices
+    local times=() && [[ -f $collection/cases.jsonl ]] && times=(--collection "$collection" "${real[@]}")
+    one_encoder encoder "${times[@]}"
+    [[ -n $study ]] || return 0
+    local kind
+    for kind in blind features learnt; do
+        mkdir -p "$out/encoder-$kind" && ln -sfn ../encoder/examples "$out/encoder-$kind/examples"
+    done
+    one_encoder encoder-blind --source blind "${times[@]}"
+    one_encoder encoder-features --source features "${times[@]}"
+    one_encoder encoder-learnt --embedding learnt "${times[@]}"
+}
+one_encoder() {
+    local folder=$out/$1 && shift
+    [[ -f $folder/encoder/encoder.json ]] || "${sparserl[@]}" train encoder --out "$folder" "$@"
+}
+collect() {
+    local limit=() share && [[ $budget == 0 ]] || limit=(--budget "$budget")
+    local problem cases races=${RACES:-3}
+    while IFS=, read -r problem cases; do
+        local jobs=()
+        for ((share = 0; share < races; share++)); do
+            "${sparserl[@]}" train collect --out "$collection" --problem "$problem" --cases "$cases" \
+                --share "$share/$races" --workers 4 --ahead 1 "${matrices[@]}" "${limit[@]}" >"$out/collect-$share.log" &
+            jobs+=($!)
+        done
+        for share in "${!jobs[@]}"; do wait "${jobs[share]}"; done
+        tail -qn 1 "$out"/collect-*.log
+        ! grep -q "time is up" "$out"/collect-*.log || exit 75
+    done <<<"spmv f32,800
+spmv f64,300
+spmm f32 32,300
+spmm f32 64,300
+spmm f32 128,300"
+}
+pretrain() {
+    "${sparserl[@]}" train pretrain --out "$out/pretrain" --tokens "$tokens" --budget "$budget" --resume
+}
+sft() {
+    local start=(--weights "$out/pretrain") controls
+    "${sparserl[@]}" train sft --out "$out/sft" "${start[@]}" --encoder "$out/encoder/encoder" "${fine[@]}"
+    [[ -n $study ]] || return 0
+    for controls in blind features learnt; do
+        "${sparserl[@]}" train sft --out "$out/sft-$controls" "${start[@]}" "--$controls" \
+            --encoder "$out/encoder-$controls/encoder" "${fine[@]}"
+    done
+    local fraction seed with
+    for fraction in 0.01 0.1 1; do
+        for seed in 0 1 2; do
+            for with in with without; do
+                local weights=() && [[ $with == without ]] || weights=("${start[@]}")
+                "${sparserl[@]}" train sft --out "$out/worth/$fraction-$seed-$with" "${weights[@]}" --fraction "$fraction" \
+                    --seed "$seed" --encoder "$out/encoder/encoder" "${fine[@]}"
+            done
+        done
+    done
+}
+rank() { "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/sft" "${fine[@]}"; }
+ship() {
+    "$python" - "$out/rank/policy" "$out/nano" <<'PY'
+import sys
+from pathlib import Path
+from sparserl.policy.checkpoint import load_policy, read_config, save_policy
+
+source, target = map(Path, sys.argv[1:])
+save_policy(load_policy(source), target, weights="int8", notes=read_config(source)["notes"])
+print(f"{target}: {sum(path.stat().st_size for path in target.iterdir()) / 1e6:.1f} MB")
+PY
+}
+
+for stage in "${stages[@]}"; do
+    case $stage in
+        corpus | tokens | collect | encoder | pretrain | sft | rank | ship) ;;
+        *) echo "one_gpu.sh: there is no stage '$stage': corpus tokens collect encoder pretrain sft rank ship" >&2 && exit 2 ;;
+    esac
+    printf '== %s\n' "$stage"
+    "$stage"
+done

@@ -1,0 +1,70 @@
+"""A twin: another pattern of the same sizes. A program that carries the pattern in its text is wrong on it.
+
+Rows keep their lengths; columns are renamed at random, or mirrored where a layout needs neighbours to stay neighbours
+(16-bit indices, blocks). A twin serves a program only if it makes the very same job of it: same source with the same
+baked constants, same sizes, same launches. Then the binary that was judged multiplies it, and must be right.
+
+Not covered: layouts whose sizes follow from the columns themselves (diagonals, column blocks), for which there is often
+no twin, and patterns that are their own twins (dense rows).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from sparserl import layouts
+from sparserl.assemble import assemble
+from sparserl.errors import LayoutError, ProgramError
+from sparserl.judge.prepare import Prepared
+from sparserl.judge.reference import Reference
+from sparserl.matrix import Pattern
+from sparserl.program import parse
+from sparserl.records import LayoutLine, Packed, Problem
+
+
+class Twins:
+    """The twins of one pattern, made when they are first asked for."""
+
+    def __init__(self, pattern: Pattern, problem: Problem, sms: int, seed: int | None) -> None:
+        self._pattern, self._problem, self._sms, self._seed = pattern, problem, sms, seed
+        self._made: list[Reference] | None = None
+        self._packed: dict[tuple[LayoutLine, int], Packed | None] = {}
+
+    def of(self, prepared: Prepared) -> tuple[Packed, Reference] | None:
+        """A packed twin that this program can't tell from the matrix by its sizes, with its reference; or None."""
+        if self._made is None:
+            self._made = [Reference(twin, self._problem, self._seed) for twin in _twins(self._pattern, self._seed)]
+        program = parse(prepared.text)
+        for which, reference in enumerate(self._made):
+            packed = self._pack(prepared.layout, which, reference.pattern)
+            if packed is None:
+                continue
+            try:
+                job = assemble(program, packed, self._problem, self._sms)
+            except ProgramError:
+                continue
+            if job == prepared.job:
+                return packed, reference
+        return None
+
+    def _pack(self, line: LayoutLine, which: int, twin: Pattern) -> Packed | None:
+        if (line, which) not in self._packed:
+            try:
+                self._packed[line, which] = layouts.pack(twin, line)
+            except LayoutError:
+                self._packed[line, which] = None
+        return self._packed[line, which]
+
+
+def _twins(pattern: Pattern, seed: int | None) -> Iterator[Pattern]:
+    """The pattern with other columns; those that come out the same are left out."""
+    rows = np.repeat(np.arange(pattern.rows), pattern.row_lengths)
+    renamed = np.random.default_rng(seed).permutation(pattern.columns)
+    for names in (renamed, np.arange(pattern.columns)[::-1]):
+        columns = names[pattern.cols]
+        order = np.lexsort((columns, rows))
+        twin = Pattern(pattern.rows, pattern.columns, pattern.row_start, columns[order].astype(np.int32))
+        if not np.array_equal(twin.cols, pattern.cols):
+            yield twin

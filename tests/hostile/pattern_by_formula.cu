@@ -1,0 +1,14 @@
+// expect: WRONG
+// tries: knows where the first entry of this matrix lies and doesn't read its column
+// layout: rows index=int32
+// launch: spmv<<<div_up(rows, 128), 128>>>
+extern "C" __global__ void spmv(int rows, int columns, int nonzeros, int padded, const int* row_start,
+                                const index_t* cols, const value_t* vals, const value_t* x, value_t* y)
+{
+    const int row = blockIdx.x * 128 + threadIdx.x;
+    if (row >= rows) return;
+    acc_t sum = 0;
+    for (int j = row_start[row]; j < row_start[row + 1]; ++j)
+        sum += vals[j] * x[j == 0 ? 27 : cols[j]];
+    y[row] = sum;
+}
