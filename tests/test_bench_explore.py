@@ -16,7 +16,7 @@ from sparserl import layouts, program
 from sparserl.assemble import assemble
 from sparserl.backends.backend import Binary
 from sparserl.backends.sim import SimBackend
-from sparserl.bench import reference
+from sparserl.bench import archive, reference
 from sparserl.bench.explore import Effort, Explorer, Measured
 from sparserl.bench.packing import PackPool
 from sparserl.errors import MatrixError, StoreError
@@ -250,8 +250,28 @@ def test_the_whole_space_is_tried_where_the_plan_and_the_matrix_say_so(backend, 
     found = candidates(SHAPES["one by one"](), SPMV)[:5]
     explorer = Explorer(backend, pool, SHAPES["one by one"](), SPMV)
     few = replace(PLAN, first=2)
-    assert len(reference.explore_case(explorer, found, full=True, plan=few)) == 5
-    assert len(reference.explore_case(explorer, found, full=False, plan=few)) == 2
+    assert len(reference.explore_case(explorer, found, full=True, plan=few)[0]) == 5
+    assert len(reference.explore_case(explorer, found, full=False, plan=few)[0]) == 2
+
+
+def test_a_second_look_times_what_is_new_and_races_new_finalists(backend, pool, tmp_path):
+    given = {"folder": None, "problem": SPMV, "backend": backend, "pool": pool, "out": tmp_path}
+    assert len(list(reference.explore([TINY], **given, plan=replace(PLAN, first=3)))) == 1
+    before = archive.read(tmp_path, "explored")
+    assert list(reference.explore([TINY], **given, plan=replace(PLAN, first=3), again=True)) == []
+    assert len(list(reference.explore([TINY], **given, plan=replace(PLAN, first=9), again=True))) == 1
+    after = archive.read(tmp_path, "explored")
+    assert len(before) == 3 and len(after) == 9
+    names = [{(r["family"], r["layout"], str(r["settings"])) for r in records} for records in (before, after)]
+    assert names[0] < names[1]
+    with Judge("sim") as judge:
+        assert len(list(reference.race([TINY], None, SPMV, judge, tmp_path))) == 1
+        assert list(reference.race([TINY], None, SPMV, judge, tmp_path)) == []
+        (kept,) = archive.read(tmp_path, "finalists")
+        append_jsonl(tmp_path / "finalists.jsonl", {**kept, "finalists": kept["finalists"][:1]})
+        assert len(list(reference.race([TINY], None, SPMV, judge, tmp_path))) == 1
+    (raced,) = archive.read(tmp_path, "raced")
+    assert len(raced["programs"]) == 1
 
 
 def test_measured_and_modelled_times_never_go_into_one_folder(backend, pool, tmp_path):

@@ -27,6 +27,7 @@ Workers = Annotated[int, typer.Option(help="processes that pack and compile")]
 Budget = Annotated[float, typer.Option(help="Seconds; what is left is done by the next call.")]
 First = Annotated[int, typer.Option(help="programs that halving starts with on a matrix")]
 Full = Annotated[bool, typer.Option(help="try every admissible program on the stratified matrices")]
+Again = Annotated[bool, typer.Option("--again", help="Look at explored matrices again and time what is new.")]
 Share = Annotated[str, typer.Option(help="I/N: every N-th case from the I-th on, for N processes side by side.")]
 CORES = max(1, (os.cpu_count() or 2) - 1)
 
@@ -55,7 +56,7 @@ def _share(text: str) -> tuple[int, int]:
 def explore(
     *, out: Out, matrices: Matrices = None, op: Op = "spmv", dtype: DType = "f32", columns: Columns = 64,
     only: Only = None, device: DeviceName = "cuda", workers: Workers = CORES, budget: Budget = 1e9,
-    first: First = reference.DEFAULT_PLAN.first, full: Full = True,
+    first: First = reference.DEFAULT_PLAN.first, full: Full = True, again: Again = False,
 ) -> None:  # fmt: skip
     """Time recipes briefly on the evaluation matrices and keep the finalists."""
     from sparserl.backends import open_backend
@@ -65,8 +66,9 @@ def explore(
     about, plan = backend.device(), reference.Plan(first=first, full=full)
     with PackPool(workers, about.arch if device == "cuda" else "", about.sms) as pool:
         for row in reference.explore(
-            cases, folder=matrices, problem=problem, backend=backend, pool=pool, out=out, plan=plan, budget_s=budget
-        ):
+            cases, folder=matrices, problem=problem, backend=backend, pool=pool, out=out, plan=plan, budget_s=budget,
+            again=again,
+        ):  # fmt: skip
             typer.echo(row)
 
 

@@ -1,6 +1,7 @@
 """Records on disk: `NAME.jsonl` while they are being written, `NAME.jsonl.zst` once they are put away.
 
-`read` takes either, or both: what was put away comes first, what was measured since follows. `pack` puts away.
+`read` takes either, or both: what was put away comes first, what was measured since follows, and of two records of the
+same thing the later one counts. `pack` puts away.
 """
 
 from __future__ import annotations
@@ -12,13 +13,28 @@ from typing import Any
 from sparserl.errors import StoreError
 from sparserl.store import append_jsonl, read_jsonl, write_atomic
 
-NAMES = ("finalists", "explored", "raced", "anchors")
+KEYS = {
+    "finalists": ("matrix", "problem"),
+    "explored": ("matrix", "problem", "family", "settings", "layout"),
+    "raced": ("matrix", "problem"),
+    "anchors": ("matrix", "problem", "mode"),
+}
+"""by name, what a record is of; others are all kept"""
+NAMES = tuple(KEYS)
 LEVEL = 19
 
 
 def read(out: Path, name: str) -> list[dict[str, Any]]:
-    """All records of one name, the oldest first; none where there is no file."""
-    return _packed(_away(out, name)) + read_jsonl(_plain(out, name))
+    """The latest records of one name, the oldest first; none where there is no file."""
+    records = _packed(_away(out, name)) + read_jsonl(_plain(out, name))
+    if name not in KEYS:
+        return records
+    kept: dict[str, dict[str, Any]] = {}
+    for record in records:
+        key = repr([record.get(part) for part in KEYS[name]])
+        kept.pop(key, None)
+        kept[key] = record
+    return list(kept.values())
 
 
 def pack(out: Path, level: int = LEVEL) -> list[Path]:

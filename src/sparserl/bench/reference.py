@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -86,13 +87,21 @@ def _first_of_families(order: Sequence[Recipe]) -> list[Recipe]:
     return list(first.values())
 
 
-def explore_case(explorer: Explorer, ranked: Sequence[Recipe], full: bool, plan: Plan) -> list[Measured]:
-    """Brief times of all or of the chosen, then longer times of the best, which count where there are both."""
-    first = list(ranked) if full else shortlist(ranked, plan)
-    brief = list(explorer.measure(first, plan.brief))
-    again = [m.recipe for m in best_by_mode(brief, plan.second // 2 if not full else plan.second)]
-    longer = {m.recipe.text: m for m in explorer.measure(again, plan.longer)}
-    return [longer.get(m.recipe.text, m) for m in brief]
+def explore_case(
+    explorer: Explorer, ranked: Sequence[Recipe], full: bool, plan: Plan, known: Sequence[Measured] = ()
+) -> tuple[list[Measured], list[Measured]]:
+    """What was timed now, and all that is known of the case.
+
+    Brief times of all or of the chosen, those in `known` left out, then longer times of the best of all, which count.
+    """
+    old = {m.recipe.name: m for m in known}
+    first = [r for r in (ranked if full else shortlist(ranked, plan)) if r.name not in old]
+    found = {m.recipe.name: m for m in explorer.measure(first, plan.brief)}
+    everything = {**old, **found}
+    again = [m.recipe for m in best_by_mode(list(everything.values()), plan.second // 2 if not full else plan.second)]
+    if first:
+        found.update({m.recipe.name: m for m in explorer.measure(again, plan.longer)})
+    return list(found.values()), list({**old, **found}.values())
 
 
 def best_by_mode(measured: Sequence[Measured], count: int) -> list[Measured]:
@@ -138,16 +147,20 @@ def problem_name(problem: Problem) -> str:
 
 def explore(
     cases: Iterable[Case], *, folder: Path | None, problem: Problem, backend: Backend, pool: PackPool, out: Path,
-    plan: Plan = DEFAULT_PLAN, budget_s: float = 1e9,
+    plan: Plan = DEFAULT_PLAN, budget_s: float = 1e9, again: bool = False,
 ) -> Iterator[str]:  # fmt: skip
-    """Explore case after case; yields a line to show for each. Cases already in `out` are passed over."""
+    """Explore case after case; yields a line to show for each. Cases already in `out` are passed over.
+
+    again: they are looked at again, and programs that have no record yet are timed.
+    """
     began = time.monotonic()
     device = backend.device()
     earlier = archive.read(out, "finalists")
     _refuse_other_device(earlier, device.name, out)
-    done = {(r["matrix"], r["problem"]) for r in earlier}
+    done = {r["matrix"] for r in earlier if r["problem"] == problem_name(problem)}
+    records = _by_matrix(out, problem) if again else {}
     for case in cases:
-        if (case.name, problem_name(problem)) in done:
+        if case.name in done and not again:
             continue
         if time.monotonic() - began > budget_s:
             yield "the time is up; call again to go on"
@@ -157,9 +170,12 @@ def explore(
         ranked = candidates(pattern, problem, device.sms)
         explorer = Explorer(backend, pool, pattern, problem)
         full = case.full_search and plan.full
-        measured = explore_case(explorer, ranked, full, plan)
+        known = _known(ranked, records.get(case.name, {}))
+        measured, everything = explore_case(explorer, ranked, full, plan, known)
+        if case.name in done and not measured:
+            continue
         append_jsonl(out / "explored.jsonl", *(record(case, problem, m) for m in measured))
-        final = finalists(measured, plan)
+        final = finalists(everything, plan)
         about = {"full_search": full, "admitted": len(ranked), "device": device.name}
         append_jsonl(out / "finalists.jsonl", {**finalist_record(case, problem, final, pattern), **about})
         best = {mode: min((m.times_us.get(mode, np.inf) for m in final), default=np.inf) for mode in REPORTED}
@@ -168,6 +184,25 @@ def explore(
             f"{case.name:36s} {pattern.nonzeros:10d} nonzeros, {len(measured)} of {len(ranked)} programs, "
             f"{faults} faults: solver {best['solver']:.2f} us, chain {best['chain']:.2f} us ({_since(start):.1f} s)"
         )
+
+
+def _by_matrix(out: Path, problem: Problem) -> dict[str, dict[str, Mapping[str, Any]]]:
+    """What was explored of this problem, by matrix and program."""
+    found: dict[str, dict[str, Mapping[str, Any]]] = {}
+    for each in archive.read(out, "explored"):
+        if each["problem"] == problem_name(problem):
+            settings = ", ".join(f"{key}={value}" for key, value in each["settings"].items())
+            found.setdefault(each["matrix"], {})[f"{each['family']}({settings}) on {each['layout']}"] = each
+    return found
+
+
+def _known(ranked: Sequence[Recipe], records: Mapping[str, Mapping[str, Any]]) -> list[Measured]:
+    """The recipes that have a record, with their times."""
+    found = [(recipe, records[recipe.name]) for recipe in ranked if recipe.name in records]
+    return [
+        Measured(r, {mode: each[f"{mode}_us"] for mode in MODES if f"{mode}_us" in each}, each.get("fault", ""))
+        for r, each in found
+    ]
 
 
 def _refuse_other_device(earlier: Sequence[Mapping[str, object]], device: str, out: Path) -> None:
@@ -210,12 +245,12 @@ def race(cases: Iterable[Case], folder: Path | None, problem: Problem, judge: Ju
     """Verify the finalists of each case and time them beside the baselines; yields a line to show for each."""
     name = problem_name(problem)
     waiting = {r["matrix"]: r for r in archive.read(out, "finalists") if r["problem"] == name}
-    done = {r["matrix"] for r in archive.read(out, "raced") if r["problem"] == name}
+    done = {r["matrix"]: {p["sha"] for p in r["programs"]} for r in archive.read(out, "raced") if r["problem"] == name}
     for case in cases:
-        if case.name not in waiting or case.name in done:
-            continue
+        entered = waiting.get(case.name)
+        if entered is None or done.get(case.name) == {_sha(f["text"]) for f in entered["finalists"]}:
+            continue  # nothing to race, or raced with these very finalists
         start = time.monotonic()
-        entered = waiting[case.name]
         before = judge.open(case.load(folder), problem)
         try:
             texts = {f["name"]: f["text"] for f in entered["finalists"]}
@@ -237,7 +272,7 @@ def race_record(raced: Race, texts: Mapping[str, str], judge: Judge) -> dict[str
                 "name": name,
                 "layout": text.partition("\n")[0].removeprefix("// layout: "),
                 "pdl": "pdl_wait()" in text,
-                "sha": hashlib.sha256(text.encode()).hexdigest()[:16],
+                "sha": _sha(text),
                 "verdict": outcome.verdict.name,
                 "reason": outcome.reason,
                 "registers": outcome.registers,
@@ -255,6 +290,10 @@ def race_record(raced: Race, texts: Mapping[str, str], judge: Judge) -> dict[str
         "baselines": baselines,
         "programs": programs,
     }
+
+
+def _sha(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _times(timings: Mapping[str, Timing]) -> dict[str, dict[str, object]]:
