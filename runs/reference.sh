@@ -6,11 +6,14 @@
 set -euo pipefail
 matrices=$1 out=${2:-results/reference} tool=${3:-}
 python=${PYTHON:-.venv/bin/python}
-races=${RACES:-4}
+searches=${SEARCHES:-3} races=${RACES:-4}
 
 for problem in "--op spmv --dtype f32" "--op spmv --dtype f64" "--op spmm --dtype f32 --columns 64"; do
-    # shellcheck disable=SC2086  # the words of a problem are words
-    "$python" -m sparserl.bench explore --out "$out" --matrices "$matrices" $problem
+    for ((i = 0; i < searches; i++)); do
+        # shellcheck disable=SC2086  # the words of a problem are words
+        "$python" -m sparserl.bench explore --out "$out" --matrices "$matrices" $problem --share "$i/$searches" &
+    done
+    wait
     for ((i = 0; i < races; i++)); do
         # shellcheck disable=SC2086
         "$python" -m sparserl.bench race --out "$out" --matrices "$matrices" $problem --share "$i/$races" &

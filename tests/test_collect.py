@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from sparserl import splits
 from sparserl.backends.sim import SimBackend
+from sparserl.bench.machine import Machine
 from sparserl.bench.packing import PackPool
 from sparserl.errors import BackendError, SparseRLError, StoreError
 from sparserl.families import Spec
@@ -30,7 +31,6 @@ from sparserl.train import collected, withheld
 from sparserl.train.cases import TrainingCase
 from sparserl.train.collect import Plan, Setup, collect
 from sparserl.train.commands_collect import problem_of, share_of
-from sparserl.train.machine import Machine
 from sparserl.train.shortlist import Ahead, Numbers, Task, shortlist
 
 SPMV = Problem()

@@ -15,6 +15,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from statistics import median
 from typing import Any
 
@@ -27,6 +28,7 @@ from sparserl.values import TIMED_PERIOD, timed_numbers
 
 Launch = Callable[[int, int, int], None]
 """(x, y, stream)"""
+Held = Callable[[], AbstractContextManager[None]]
 
 FEWEST, MOST, MOST_COLD = 4, 4000, 64
 """products in one graph"""
@@ -50,6 +52,10 @@ class Bench:
         self._l2_tb_s = 0.0
         self.repetitions = 1
         """products in each graph of the last timing"""
+        self.alone: Held = nullcontext
+        """held while graphs are timed, where other processes use the GPU too; nobody else may be at work then"""
+        self.among: Held = nullcontext
+        """held while they are made ready"""
 
     def time(self, launches: Sequence[Launch], plan: TimingPlan) -> list[list[float]]:
         """Microseconds a product, by side and round."""
@@ -57,16 +63,8 @@ class Bench:
             raise ValueError(
                 f"A TimingPlan with 'feed_back' needs x and y of one size. Got {plan.x_elements} and {plan.y_elements}."
             )
-        numbers = timed_numbers(
-            np.random.default_rng(), min(max(plan.x_elements, plan.y_elements), TIMED_PERIOD), plan.value_bytes
-        )
-        x, y = (self._filled(numbers, count) for count in (plan.x_elements, plan.y_elements))
-        flushed = self._alloc(2 * self._l2_bytes) if plan.mode == "cold" else None
-        between = self._between(plan, x, flushed)
-        bodies = [functools.partial(self._products, launch, between, plan, (x, y)) for launch in launches]
-        for body in bodies:
-            body(1)  # outside a capture: binds workspaces, and the plain launch that comes first is over
-        call("cuStreamSynchronize", self._stream)
+        with self.among():
+            between, bodies = self._ready(launches, plan)
         self.repetitions = plan.repetitions or self._repetitions(bodies, plan)
         if between is None:
             return self._rounds(bodies, self.repetitions, plan.rounds)
@@ -77,6 +75,20 @@ class Bench:
         if known_us is None:
             known_us = self._between_us[plan] = median(rounds.pop())
         return [[max(0.0, time_us - known_us) for time_us in side] for side in rounds]
+
+    def _ready(self, launches: Sequence[Launch], plan: TimingPlan) -> tuple[Call | None, list[Callable[[int], None]]]:
+        """What stands between products, and for each side what launches so many of them."""
+        drawn = min(max(plan.x_elements, plan.y_elements), TIMED_PERIOD)
+        numbers = timed_numbers(np.random.default_rng(), drawn, plan.value_bytes)
+        x, y = (self._filled(numbers, count) for count in (plan.x_elements, plan.y_elements))
+        flushed = self._alloc(2 * self._l2_bytes) if plan.mode == "cold" else None
+        between = self._between(plan, x, flushed)
+        bodies: list[Callable[[int], None]] = []
+        for launch in launches:
+            bodies.append(functools.partial(self._products, launch, between, plan, (x, y)))
+            bodies[-1](1)  # outside a capture: binds workspaces, and the plain launch that comes first is over
+        call("cuStreamSynchronize", self._stream)
+        return between, bodies
 
     def floor_us(self, plan: TimingPlan) -> float:
         """The empty kernel in the plan's mode: the quicker of an ordinary launch and one that overlaps."""
@@ -163,17 +175,20 @@ class Bench:
         graphs: list[Graph] = []
         watch = Stopwatch()
         try:
-            for body in bodies:
-                graphs.append(Graph(self._stream, functools.partial(body, count)))
-                for _ in range(WARM_UPS):
-                    graphs[-1].launch(self._stream)
-            call("cuStreamSynchronize", self._stream)
-            for number in range(rounds):
-                for turn in range(len(graphs)):
-                    side = (turn + number) % len(graphs)
-                    with watch.around(self._stream):
-                        graphs[side].launch(self._stream)
-                    times[side].append(watch.elapsed_ms * 1000 / count)
+            with self.among():
+                for body in bodies:
+                    graphs.append(Graph(self._stream, functools.partial(body, count)))
+                call("cuStreamSynchronize", self._stream)
+            with self.alone():
+                for graph in graphs * WARM_UPS:
+                    graph.launch(self._stream)
+                call("cuStreamSynchronize", self._stream)
+                for number in range(rounds):
+                    for turn in range(len(graphs)):
+                        side = (turn + number) % len(graphs)
+                        with watch.around(self._stream):
+                            graphs[side].launch(self._stream)
+                        times[side].append(watch.elapsed_ms * 1000 / count)
         finally:
             for graph in graphs:
                 graph.close()

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from sparserl.bench import reference
+from sparserl.bench.machine import Machine
 from sparserl.bench.packing import PackPool
 from sparserl.errors import BackendError, SparseRLError
 from sparserl.records import Problem
@@ -23,7 +24,7 @@ DType = Annotated[str, typer.Option(help="f32, f64, f16 or bf16")]
 Columns = Annotated[int, typer.Option(help="columns of B (spmm)")]
 Only = Annotated[list[str] | None, typer.Option(help="Name, class or kind of matrices; may be repeated; all without.")]
 DeviceName = Annotated[str, typer.Option(help="cuda or sim")]
-Workers = Annotated[int, typer.Option(help="processes that pack and compile")]
+Workers = Annotated[int, typer.Option(help="processes that pack and compile, of all shares together")]
 Budget = Annotated[float, typer.Option(help="Seconds; what is left is done by the next call.")]
 First = Annotated[int, typer.Option(help="programs that halving starts with on a matrix")]
 Full = Annotated[bool, typer.Option(help="try every admissible program on the stratified matrices")]
@@ -56,15 +57,16 @@ def _share(text: str) -> tuple[int, int]:
 def explore(
     *, out: Out, matrices: Matrices = None, op: Op = "spmv", dtype: DType = "f32", columns: Columns = 64,
     only: Only = None, device: DeviceName = "cuda", workers: Workers = CORES, budget: Budget = 1e9,
-    first: First = reference.DEFAULT_PLAN.first, full: Full = True, again: Again = False,
+    first: First = reference.DEFAULT_PLAN.first, full: Full = True, again: Again = False, share: Share = "0/1",
 ) -> None:  # fmt: skip
     """Time recipes briefly on the evaluation matrices and keep the finalists."""
     from sparserl.backends import open_backend
 
-    cases, problem = reference.chosen_cases(only or []), _problem(op, dtype, columns)
-    backend = open_backend(_device(device))
+    which, shares = _share(share)
+    cases, problem = reference.chosen_cases(only or [])[which::shares], _problem(op, dtype, columns)
+    backend = Machine(open_backend(_device(device))).as_backend
     about, plan = backend.device(), reference.Plan(first=first, full=full)
-    with PackPool(workers, about.arch if device == "cuda" else "", about.sms) as pool:
+    with PackPool(max(1, workers // shares), about.arch if device == "cuda" else "", about.sms) as pool:
         for row in reference.explore(
             cases, folder=matrices, problem=problem, backend=backend, pool=pool, out=out, plan=plan, budget_s=budget,
             again=again,

@@ -15,13 +15,13 @@ import numpy as np
 
 from sparserl.backends.backend import Executable, TimingPlan
 from sparserl.bench.explore import Effort, Explorer
+from sparserl.bench.machine import Machine
 from sparserl.errors import BackendError
 from sparserl.judge import plain, timing
 from sparserl.matrix import Pattern
 from sparserl.program import parse
 from sparserl.recipes import Recipe
 from sparserl.records import Problem
-from sparserl.train.machine import Machine
 from sparserl.values import store
 
 if TYPE_CHECKING:

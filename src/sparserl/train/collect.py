@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sparserl.bench.explore import BRIEF, Effort, Explorer, Measured
+from sparserl.bench.machine import Machine, code_hash
 from sparserl.bench.packing import PackPool
 from sparserl.bench.reference import best_by_mode, problem_name
 from sparserl.errors import BackendError, SparseRLError
@@ -37,7 +38,6 @@ from sparserl.records import Outcome, Problem, Verdict
 from sparserl.train.baseline import baseline_us
 from sparserl.train.cases import TrainingCase
 from sparserl.train.entries import Entry, Written, headline, sha
-from sparserl.train.machine import Machine, code_hash
 from sparserl.train.shortlist import Ahead, Numbers, Ready, Task
 from sparserl.train.withheld import withheld_text
 

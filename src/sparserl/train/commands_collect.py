@@ -54,12 +54,12 @@ def collect(
 ) -> None:
     """Measure programs on training matrices: what the policy learns from."""
     from sparserl.backends import open_backend
+    from sparserl.bench.machine import Machine
     from sparserl.bench.packing import PackPool
     from sparserl.judge.evaluate import Judge
     from sparserl.train import cases as drawn
     from sparserl.train.collect import Plan, Setup
     from sparserl.train.collect import collect as run
-    from sparserl.train.machine import Machine
     from sparserl.train.shortlist import Numbers
 
     asked, (which, shares) = problem_of(problem), share_of(share)

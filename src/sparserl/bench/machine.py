@@ -1,7 +1,8 @@
-"""The machine that a collection measures on: a backend that takes turns and remembers what it was last given.
+"""The machine that programs are explored on: a backend that takes turns and remembers what it was last given.
 
-Several collecting processes, and the judge's workers, may share a GPU: a timing has it alone, all else shares it
-(`judge.turn`). What was compiled last is kept by hash, so that programs of equal machine code can be told.
+Several exploring processes, and the judge's workers, may share a GPU: the clock has it alone, all else shares it
+(`judge.turn`), so that one process makes its next graphs ready while another is being timed. What was compiled last is
+kept by hash, so that programs of equal machine code can be told.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any, cast
 import numpy as np
 
 from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, TimingPlan
+from sparserl.backends.cuda_timing import Bench
 from sparserl.errors import SparseRLError
 from sparserl.judge.turn import Turn
 
@@ -32,6 +34,8 @@ class Machine:
         self.inner, self.name = backend, backend.name
         self.turn = Turn(_place(backend), Path(tempfile.gettempdir()))
         self._code: str | None = None
+        if isinstance(bench := getattr(backend, "bench", None), Bench):
+            bench.alone, bench.among = self.turn.exclusive, self.turn.shared
 
     @property
     def as_backend(self) -> Backend:
@@ -48,8 +52,10 @@ class Machine:
             return self.inner.prepare(binary, job, arrays)
 
     def time(self, executables: Sequence[Executable], plan: TimingPlan) -> list[list[float]]:
-        with self.turn.exclusive():
-            return self.inner.time(executables, plan)
+        return self.inner.time(executables, plan)  # which takes its turns itself
+
+    def floor_us(self, plan: TimingPlan) -> float:
+        return self.inner.floor_us(plan)  # and so does this
 
     def compile(self, source: str, kernels: Sequence[str]) -> Binary:
         return self.inner.compile(source, kernels)
