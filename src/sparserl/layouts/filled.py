@@ -11,14 +11,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from sparserl.layouts.codec import ColumnReader, index_params, refuse_columns
+from sparserl.layouts.codec import index_params, refuse_columns
 from sparserl.layouts.layout import Entry, choices, div_up, finish, int32, ints, refuse_slots, scalars
 from sparserl.layouts.memo import remembered
 from sparserl.layouts.slices import (
+    listed_entries,
     pack_columns,
     padded_slots,
     plan_slices,
-    slice_entries,
     slot_of_entries,
     sorted_lengths,
 )
@@ -72,11 +72,7 @@ class Filled:
         return finish(pattern, line, own, arrays, slots=int(plan.slice_start[-1]), slot_of=slot_of)
 
     def entries(self, packed: Packed, vals: np.ndarray) -> Iterator[Entry]:
-        reader = ColumnReader(packed)
-        c, group = packed.layout.number("c"), packed.layout.number("group")
-        start, rows = packed.arrays["slice_start"].tolist(), packed.arrays["row_of"].tolist()
-        for s in range(packed.scalars["slices"]):
-            yield from slice_entries(reader, rows[s * c : s * c + c], s, (start[s], start[s + 1]), group)
+        yield from listed_entries(packed)
 
 
 def _slots(pattern: Pattern, window: int) -> dict[tuple[int, int], int]:

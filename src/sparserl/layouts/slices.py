@@ -196,6 +196,15 @@ def slice_entries(
                 yield row, column, slot
 
 
+def listed_entries(packed: Packed) -> Iterator[Entry]:
+    """The entries of all slices, whose rows `row_of` names."""
+    reader = ColumnReader(packed)
+    c, group = packed.layout.number("c"), packed.layout.number("group")
+    start, rows = packed.arrays["slice_start"].tolist(), packed.arrays["row_of"].tolist()
+    for s in range(packed.scalars["slices"]):
+        yield from slice_entries(reader, rows[s * c : s * c + c], s, (start[s], start[s + 1]), group)
+
+
 class Slices:
     """SELL-C-sigma."""
 
@@ -236,12 +245,12 @@ class Slices:
         return finish(pattern, line, {"slices": slices}, arrays, slots=int(plan.slice_start[-1]), slot_of=slot_of)
 
     def entries(self, packed: Packed, vals: np.ndarray) -> Iterator[Entry]:
+        if "row_of" in packed.arrays:
+            yield from listed_entries(packed)
+            return
         reader = ColumnReader(packed)
         c, group = packed.layout.number("c"), packed.layout.number("group")
-        start = packed.arrays["slice_start"].tolist()
-        rows = rows_in_order(packed, c)
-        if "row_of" in packed.arrays:
-            rows = packed.arrays["row_of"].tolist()
+        start, rows = packed.arrays["slice_start"].tolist(), rows_in_order(packed, c)
         for s in range(packed.scalars["slices"]):
             yield from slice_entries(reader, rows[s * c : s * c + c], s, (start[s], start[s + 1]), group)
 

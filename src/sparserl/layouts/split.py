@@ -16,7 +16,7 @@ from sparserl.layouts.codec import ColumnReader, encode, index_params, refuse_co
 from sparserl.layouts.layout import Entry, choices, finish, int32, ints, refuse_pieces, refuse_slots, scalars
 from sparserl.layouts.lengths import row_lengths
 from sparserl.layouts.memo import remembered
-from sparserl.layouts.slices import padded_slots, plan_slices, slice_entries, slot_of_entries, sorted_lengths
+from sparserl.layouts.slices import listed_entries, padded_slots, plan_slices, slot_of_entries, sorted_lengths
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Param
 
@@ -84,11 +84,8 @@ class Split:
         return finish(pattern, line, own, arrays, slots=slots, slot_of=slot_of)
 
     def entries(self, packed: Packed, vals: np.ndarray) -> Iterator[Entry]:
+        yield from listed_entries(packed)
         reader = ColumnReader(packed)
-        c, group = packed.layout.number("c"), packed.layout.number("group")
-        start, rows = packed.arrays["slice_start"].tolist(), packed.arrays["row_of"].tolist()
-        for s in range(packed.scalars["slices"]):
-            yield from slice_entries(reader, rows[s * c : s * c + c], s, (start[s], start[s + 1]), group)
         for row, first, last, _ in packed.arrays["work"].tolist():
             for slot in range(first, last):
                 yield row, reader.column(slot), slot
