@@ -56,14 +56,12 @@ say "a sample of the policy"
 import sys
 from pathlib import Path
 from sparserl.families import make
-from sparserl.policy.checkpoint import load_policy
-from sparserl.policy.encoder import collate
-from sparserl.policy.sample import sample_pattern
-from sparserl.policy.sampler import Sampler, SampleSettings
-from sparserl.policy.tokenizer import Tokenizer
+from sparserl.policy.sampler import SampleSettings
+from sparserl.policy.writer import Writer
 from sparserl.records import Problem
 
-matrix = collate([sample_pattern(make("stencil2d", 0, nx=16, ny=16, points=5))], [Problem()], "sim")
-sampler = Sampler(load_policy(Path(sys.argv[1])), Tokenizer.load())
-print(sampler.sample(matrix, 1, SampleSettings(temperature=0.8, max_tokens=120))[0][0].text)
+pattern = make("stencil2d", 0, nx=16, ny=16, points=5)
+settings = SampleSettings(temperature=0.8, max_tokens=120)
+writer = Writer(Path(sys.argv[1]))
+print(writer.write([pattern], Problem(), 1, machine="sim", settings=settings)[0][0].text)
 PY

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from sparserl import families
+from sparserl.bench.archive import sha
 from sparserl.errors import SparseRLError, StoreError
 from sparserl.evaluation import Case
 from sparserl.matrix import Pattern
@@ -24,7 +25,6 @@ from sparserl.train import assess_writers, controls
 from sparserl.train.assess import AssessConfig, Loaded, Run
 from sparserl.train.collected import load
 from sparserl.train.controls_table import Columns, Line, Table, pattern_row, read_table
-from sparserl.train.entries import sha
 
 PROBLEM = Problem()
 NAMES = {recipe.name: recipe for recipe in space(PROBLEM)}

@@ -6,6 +6,7 @@ same thing the later one counts. `pack` puts away.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,11 @@ KEYS = {
 """by name, what a record is of; others are all kept"""
 NAMES = tuple(KEYS)
 LEVEL = 19
+
+
+def sha(text: str) -> str:
+    """The name of a program's text in the records."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def read(out: Path, name: str) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,7 +18,7 @@ import numpy as np
 from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, TimingPlan
 from sparserl.backends.cuda_timing import Bench
 from sparserl.errors import SparseRLError
-from sparserl.judge.turn import Turn
+from sparserl.judge.turn import Turn, gpu_of
 
 
 def code_hash(binary: Binary) -> str:
@@ -32,7 +31,7 @@ class Machine:
 
     def __init__(self, backend: Backend) -> None:
         self.inner, self.name = backend, backend.name
-        self.turn = Turn(_place(backend), Path(tempfile.gettempdir()))
+        self.turn = Turn(gpu_of(backend.name), Path(tempfile.gettempdir()))
         self._code: str | None = None
         if isinstance(bench := getattr(backend, "bench", None), Bench):
             bench.alone, bench.among = self.turn.exclusive, self.turn.shared
@@ -81,14 +80,3 @@ class Machine:
             return bool((self.inner.read(buffer, written.dtype, 4) == written).all())
         except SparseRLError:
             return False
-
-
-def _place(backend: Backend) -> str:
-    """What tells the GPU from others on this machine, as the judge's workers name it; '' for the simulator."""
-    if backend.name != "cuda":
-        return ""
-    with suppress(ImportError, SparseRLError):
-        from sparserl.backends.driver import call
-
-        return str(call("cuDeviceGetPCIBusId", 32, 0).rstrip(b"\0").decode())
-    return ""

@@ -13,7 +13,6 @@ Not covered: tables and pages (`tables`, `page`), which read only what is writte
 from __future__ import annotations
 
 import difflib
-import hashlib
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -68,10 +67,9 @@ def shortlist(ranked: Sequence[Recipe], plan: Plan) -> list[Recipe]:
     The best of every family, because the estimates compare programs of one family well and families badly on a matrix
     unlike those they were fitted to.
     """
-    orders = [sorted(ranked, key=lambda r: r.cost_us), sorted(ranked, key=lambda r: r.chain_cost_us)]
-    heads = [recipe for order in orders for recipe in _first_of_families(order)]
-    turns = [recipe for pair in zip(*orders, strict=True) for recipe in pair]
-    chosen = list({r.name: r for r in [*heads, *turns]}.values())[: plan.first]
+    orders = by_estimate(ranked)
+    heads = [recipe for order in orders for recipe in best_of_families(order, 1)]
+    chosen = list({r.name: r for r in [*heads, *in_turns(orders)]}.values())[: plan.first]
     wanted = min(plan.plain_finalists, plan.first // 2)
     if sum(not r.pdl for r in chosen) >= wanted:
         return chosen
@@ -80,11 +78,22 @@ def shortlist(ranked: Sequence[Recipe], plan: Plan) -> list[Recipe]:
     return [*overlapping[: plan.first - len(plain)], *plain]
 
 
-def _first_of_families(order: Sequence[Recipe]) -> list[Recipe]:
-    first: dict[str, Recipe] = {}
+def by_estimate(recipes: Sequence[Recipe]) -> tuple[list[Recipe], list[Recipe]]:
+    """The cheapest first, in solver and in chain mode."""
+    return sorted(recipes, key=lambda r: r.cost_us), sorted(recipes, key=lambda r: r.chain_cost_us)
+
+
+def in_turns(orders: tuple[Sequence[Recipe], Sequence[Recipe]]) -> list[Recipe]:
+    """The first of either order, then the second of either …"""
+    return [recipe for pair in zip(*orders, strict=True) for recipe in pair]
+
+
+def best_of_families(order: Sequence[Recipe], each: int) -> list[Recipe]:
+    """The first few of every family, family by family."""
+    families: dict[str, list[Recipe]] = {}
     for recipe in order:
-        first.setdefault(recipe.family, recipe)
-    return list(first.values())
+        families.setdefault(recipe.family, []).append(recipe)
+    return [recipe for members in families.values() for recipe in members[:each]]
 
 
 def explore_case(
@@ -136,6 +145,12 @@ def record(case: Case, problem: Problem, measured: Measured) -> dict[str, object
         **{f"{mode}_us": round(us, 4) for mode, us in measured.times_us.items()},
         **({"fault": measured.fault} if measured.fault else {}),
     }
+
+
+def recipe_name(explored: Mapping[str, Any]) -> str:
+    """The `Recipe.name` of an explored program."""
+    settings = ", ".join(f"{key}={value}" for key, value in explored["settings"].items())
+    return f"{explored['family']}({settings}) on {explored['layout']}"
 
 
 def problem_name(problem: Problem) -> str:
@@ -191,8 +206,7 @@ def _by_matrix(out: Path, problem: Problem) -> dict[str, dict[str, Mapping[str, 
     found: dict[str, dict[str, Mapping[str, Any]]] = {}
     for each in archive.read(out, "explored"):
         if each["problem"] == problem_name(problem):
-            settings = ", ".join(f"{key}={value}" for key, value in each["settings"].items())
-            found.setdefault(each["matrix"], {})[f"{each['family']}({settings}) on {each['layout']}"] = each
+            found.setdefault(each["matrix"], {})[recipe_name(each)] = each
     return found
 
 
@@ -248,7 +262,7 @@ def race(cases: Iterable[Case], folder: Path | None, problem: Problem, judge: Ju
     done = {r["matrix"]: {p["sha"] for p in r["programs"]} for r in archive.read(out, "raced") if r["problem"] == name}
     for case in cases:
         entered = waiting.get(case.name)
-        if entered is None or done.get(case.name) == {_sha(f["text"]) for f in entered["finalists"]}:
+        if entered is None or done.get(case.name) == {archive.sha(f["text"]) for f in entered["finalists"]}:
             continue  # nothing to race, or raced with these very finalists
         start = time.monotonic()
         before = judge.open(case.load(folder), problem)
@@ -272,7 +286,7 @@ def race_record(raced: Race, texts: Mapping[str, str], judge: Judge) -> dict[str
                 "name": name,
                 "layout": text.partition("\n")[0].removeprefix("// layout: "),
                 "pdl": "pdl_wait()" in text,
-                "sha": _sha(text),
+                "sha": archive.sha(text),
                 "verdict": outcome.verdict.name,
                 "reason": outcome.reason,
                 "registers": outcome.registers,
@@ -290,10 +304,6 @@ def race_record(raced: Race, texts: Mapping[str, str], judge: Judge) -> dict[str
         "baselines": baselines,
         "programs": programs,
     }
-
-
-def _sha(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _times(timings: Mapping[str, Timing]) -> dict[str, dict[str, object]]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from sparserl.bench.reference import Plan, shortlist
+from sparserl.bench.reference import Plan, recipe_name, shortlist
 from sparserl.bench.tables import REPORTED, Record
 from sparserl.recipes import Recipe
 from sparserl.records import LayoutLine
@@ -96,7 +96,6 @@ def _of_matrix(matrix: str, problem: str, programs: Sequence[Tried], first: int)
 
 
 def _tried(record: Record) -> Tried:
-    settings = ", ".join(f"{key}={value}" for key, value in record["settings"].items())
     name, *words = record["layout"].split()
     pairs = [tuple(word.split("=", 1)) for word in words]
     index = dict(pairs).get("index", "int32")
@@ -104,7 +103,7 @@ def _tried(record: Record) -> Tried:
     timed = [mode for mode in REPORTED if f"{mode}_us" in record and not record.get("fault")]
     times: dict[str, float] = {mode: record[f"{mode}_us"] for mode in timed}
     return Tried(
-        name=f"{record['family']}({settings}) on {layout}",
+        name=recipe_name(record),
         family=str(record["family"]),
         layout=layout,
         # the choice asks only whether two have the same settings: one word for all of them is compared faster

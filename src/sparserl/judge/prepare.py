@@ -28,13 +28,16 @@ KEPT_BYTES = 8 << 30
 class Prepared:
     """A program that may be compiled."""
 
-    text: str
+    program: Program
     job: Job
-    layout: LayoutLine
     packed_bytes: int
     least_bytes: int
     """what one product must move"""
     pack_s: float
+
+    @property
+    def layout(self) -> LayoutLine:
+        return self.program.layout
 
 
 class Packs:
@@ -91,7 +94,7 @@ def prepare(text: str, problem: Problem, packs: Packs, sms: int, used_columns: i
     except ProgramError as error:  # readable, but its sizes are out of range for this matrix
         return Outcome(Verdict.INADMISSIBLE, str(error), phases_s={"pack": pack_s})
     stored = packed.size_bytes_without_values + packed.slots * problem.value_bytes
-    return Prepared(text, job, program.layout, stored, least_bytes(packed, problem, used_columns), pack_s)
+    return Prepared(program, job, stored, least_bytes(packed, problem, used_columns), pack_s)
 
 
 def _check_names(program: Program, packed: Packed, problem: Problem, sms: int) -> None:

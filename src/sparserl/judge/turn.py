@@ -13,8 +13,10 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from sparserl.errors import SparseRLError
 
 try:
     import fcntl
@@ -22,6 +24,20 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
+
+
+def gpu_of(backend: str) -> str:
+    """What tells the GPU from others on this machine: its place on the bus; '' for a simulator."""
+    if backend != "cuda":
+        return ""
+    with suppress(ImportError, SparseRLError):  # who opens the backend says what is missing
+        import torch  # noqa: F401 - takes seconds, during which nobody has to wait for this process
+
+        from sparserl.backends.driver import call
+
+        call("cuInit", 0)
+        return str(call("cuDeviceGetPCIBusId", 32, 0).rstrip(b"\0").decode())
+    return ""
 
 
 class Turn:

@@ -14,14 +14,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from sparserl import layouts
 from sparserl.assemble import assemble
 from sparserl.errors import LayoutError, ProgramError
-from sparserl.judge.prepare import Prepared
+from sparserl.judge.prepare import Packs, Prepared
 from sparserl.judge.reference import Reference
 from sparserl.matrix import Pattern
-from sparserl.program import parse
-from sparserl.records import LayoutLine, Packed, Problem
+from sparserl.records import Packed, Problem
 
 
 class Twins:
@@ -29,33 +27,22 @@ class Twins:
 
     def __init__(self, pattern: Pattern, problem: Problem, sms: int, seed: int | None) -> None:
         self._pattern, self._problem, self._sms, self._seed = pattern, problem, sms, seed
-        self._made: list[Reference] | None = None
-        self._packed: dict[tuple[LayoutLine, int], Packed | None] = {}
+        self._made: list[tuple[Packs, Reference]] | None = None
 
     def of(self, prepared: Prepared) -> tuple[Packed, Reference] | None:
         """A packed twin that this program can't tell from the matrix by its sizes, with its reference; or None."""
         if self._made is None:
-            self._made = [Reference(twin, self._problem, self._seed) for twin in _twins(self._pattern, self._seed)]
-        program = parse(prepared.text)
-        for which, reference in enumerate(self._made):
-            packed = self._pack(prepared.layout, which, reference.pattern)
-            if packed is None:
-                continue
+            twins = _twins(self._pattern, self._seed)
+            self._made = [(Packs(twin), Reference(twin, self._problem, self._seed)) for twin in twins]
+        for packs, reference in self._made:
             try:
-                job = assemble(program, packed, self._problem, self._sms)
-            except ProgramError:
+                packed = packs.get(prepared.layout)
+                job = assemble(prepared.program, packed, self._problem, self._sms)
+            except (LayoutError, ProgramError):
                 continue
             if job == prepared.job:
                 return packed, reference
         return None
-
-    def _pack(self, line: LayoutLine, which: int, twin: Pattern) -> Packed | None:
-        if (line, which) not in self._packed:
-            try:
-                self._packed[line, which] = layouts.pack(twin, line)
-            except LayoutError:
-                self._packed[line, which] = None
-        return self._packed[line, which]
 
 
 def _twins(pattern: Pattern, seed: int | None) -> Iterator[Pattern]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -24,7 +24,7 @@ from sparserl.errors import SparseRLError
 from sparserl.judge import channel
 from sparserl.judge.lockdown import lockdown
 from sparserl.judge.sandbox import Hello
-from sparserl.judge.turn import Turn
+from sparserl.judge.turn import Turn, gpu_of
 from sparserl.layouts import padding_value
 from sparserl.lifetime import leave_with
 from sparserl.matrix import Pattern
@@ -311,7 +311,7 @@ def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
     connection = Connection(descriptor)
     os.chdir(folder)
     # the folder's parent, because the temporary folder of this process is `folder`, which nobody shares
-    turn = Turn(_gpu(backend), Path(folder).parent, lambda what: channel.send(connection, (what, None)))
+    turn = Turn(gpu_of(backend), Path(folder).parent, lambda what: channel.send(connection, (what, None)))
     try:
         with turn.shared():
             machine = Machine(make_backend(backend, limit_s))
@@ -329,20 +329,6 @@ def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
         except (EOFError, OSError):
             return
         channel.send(connection, _answer(machine, turn, command, arguments))
-
-
-def _gpu(backend: str) -> str:
-    """What tells the GPU from others on this machine: its place on the bus; '' for a simulator."""
-    if backend != "cuda":
-        return ""
-    with suppress(ImportError, SparseRLError):  # `make_backend` says what is missing
-        import torch  # noqa: F401 - takes seconds, during which nobody has to wait for this process
-
-        from sparserl.backends.driver import call
-
-        call("cuInit", 0)
-        return str(call("cuDeviceGetPCIBusId", 32, 0).rstrip(b"\0").decode())
-    return ""
 
 
 def _answer(machine: Machine, turn: Turn, command: str, arguments: Mapping[str, Any]) -> tuple[str, Any]:

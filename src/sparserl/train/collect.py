@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from sparserl.bench.archive import sha
 from sparserl.bench.explore import BRIEF, Effort, Explorer, Measured
 from sparserl.bench.machine import Machine, code_hash
 from sparserl.bench.packing import PackPool
@@ -37,7 +38,7 @@ from sparserl.recipes import Recipe
 from sparserl.records import Outcome, Problem, Verdict
 from sparserl.train.baseline import baseline_us
 from sparserl.train.cases import TrainingCase
-from sparserl.train.entries import Entry, Written, headline, sha
+from sparserl.train.entries import Entry, Written, headline
 from sparserl.train.shortlist import Ahead, Numbers, Ready, Task
 from sparserl.train.withheld import withheld_text
 

@@ -6,12 +6,12 @@ line in `cases.jsonl` are of a run that was stopped in between; the case is done
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparserl.bench.archive import sha
 from sparserl.bench.reference import problem_name
 from sparserl.errors import StoreError
 from sparserl.recipes import Recipe
@@ -36,11 +36,6 @@ class Entry:
     code: str | None = None
     parents: tuple[str, ...] = ()
     mutations: tuple[str, ...] = ()
-
-
-def sha(text: str) -> str:
-    """The name of a text in the records."""
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Written:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from sparserl.bench.reference import best_of_families, by_estimate, in_turns
 from sparserl.lifetime import leave_with
 from sparserl.matrix import Pattern
 from sparserl.recipes import Recipe, candidates
@@ -72,12 +73,9 @@ def prepare(task: Task) -> Ready:
 def shortlist(ranked: Sequence[Recipe], numbers: Numbers, rng: random.Random) -> list[Recipe]:
     """What is measured, by the layout it is on, so that each is packed once."""
     allowed = [recipe for recipe in ranked if not withheld_recipe(recipe)]
-    orders = (sorted(allowed, key=lambda r: r.cost_us), sorted(allowed, key=lambda r: r.chain_cost_us))
-    turns = [recipe for pair in zip(*orders, strict=True) for recipe in pair]
-    chosen = {recipe.text: recipe for recipe in islice({r.text: r for r in turns}.values(), numbers.cheapest)}
-    for family in dict.fromkeys(recipe.family for recipe in allowed):
-        best = [recipe for recipe in orders[0] if recipe.family == family][: numbers.of_family]
-        chosen |= {recipe.text: recipe for recipe in best}
+    orders = by_estimate(allowed)
+    chosen = dict(islice({r.text: r for r in in_turns(orders)}.items(), numbers.cheapest))
+    chosen |= {recipe.text: recipe for recipe in best_of_families(orders[0], numbers.of_family)}
     rest = [recipe for recipe in allowed if recipe.text not in chosen]
     chosen |= {recipe.text: recipe for recipe in rng.sample(rest, min(numbers.at_random, len(rest)))}
     return list(chosen.values())
