@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -176,6 +177,47 @@ def test_a_program_far_behind_the_best_is_not_timed_in_the_second_mode(backend, 
     assert first.times_us.keys() == {"solver", "chain"}
     assert second.fault == ""
     assert second.times_us.keys() == {"solver"}
+
+
+class Disturbed:
+    """Runs of a GPU whose host has other things to do, so that its clock says a millisecond more."""
+
+    name = "cuda"
+
+    def __init__(self, inner):
+        self._inner, self.plans = inner, []
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def run(self, *args):
+        time.sleep(0.001)
+        return self._inner.run(*args)
+
+    def time(self, executables, plan):
+        self.plans.append(plan)
+        return self._inner.time(executables, plan)
+
+
+def test_a_slow_host_does_not_make_a_program_slow(backend, pool):
+    found = chosen_from("random", 6)
+    disturbed = Disturbed(backend)
+    explorer = Explorer(disturbed, pool, SHAPES["random"](), SPMV)
+    measured = list(explorer.measure(found, Effort(far_behind=1e9)))
+    assert all(m.times_us.keys() == {"solver", "chain"} for m in measured)
+    assert any(plan.repetitions == 1 for plan in disturbed.plans)
+
+
+def test_a_program_beyond_hope_is_timed_once(backend, pool):
+    quick = plainest("random")
+    loop = "for (int i = 0; i < 4000; ++i) if (vals[i % 64] == 123) sum += 1;"
+    slow = spoiled(quick, "acc_t sum = 0;", f"acc_t sum = 0; {loop}")
+    disturbed = Disturbed(backend)
+    explorer = Explorer(disturbed, pool, SHAPES["random"](), SPMV)
+    _, second = explorer.measure([quick, slow], Effort(far_behind=1e9, hopeless=1.2))
+    assert second.times_us.keys() == {"solver"}
+    assert second.times_us["solver"] > 1.2 * explorer.best_us["solver"]
+    assert disturbed.plans[-1].repetitions == 1
 
 
 # ---- finalists

@@ -64,6 +64,8 @@ def explore(
 
     which, shares = _share(share)
     cases, problem = reference.chosen_cases(only or [])[which::shares], _problem(op, dtype, columns)
+    if which % 2:  # large matrices keep the host busy, small ones the GPU: some of each at any time
+        cases.reverse()
     backend = Machine(open_backend(_device(device))).as_backend
     about, plan = backend.device(), reference.Plan(first=first, full=full)
     with PackPool(max(1, workers // shares), about.arch if device == "cuda" else "", about.sms) as pool:

@@ -47,8 +47,7 @@ class Machine:
 
     def prepare(self, binary: Binary, job: Job, arrays: Mapping[str, Buffer]) -> Executable:
         self._code = code_hash(binary)
-        with self.turn.shared():
-            return self.inner.prepare(binary, job, arrays)
+        return self.inner.prepare(binary, job, arrays)  # loads code; at most a workspace is cleared
 
     def time(self, executables: Sequence[Executable], plan: TimingPlan) -> list[list[float]]:
         return self.inner.time(executables, plan)  # which takes its turns itself
@@ -60,7 +59,7 @@ class Machine:
         return self.inner.compile(source, kernels)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
-        """All other methods: together with others, never during a timing."""
+        """All other methods use the GPU: together with others, never during a timing."""
         method = getattr(self.inner, name)
         if not callable(method):
             return method  # type: ignore[no-any-return]

@@ -32,7 +32,7 @@ MATRIX_HEAD = (
 def title_of(problem: str) -> str:
     """'SpMV float32', 'SpMM float32, 64 columns, B row-major, C row-major'."""
     op, dtype, *rest = problem.split()
-    name = f"{ {'spmv': 'SpMV', 'spmm': 'SpMM'}.get(op, op)} {dtype}"
+    name = f"{ {'spmv': 'SpMV', 'spmm': 'SpMM'}.get(op, op) } {dtype}"
     return f"{name}, {rest[0]} columns, B {rest[1]}-major, C {rest[2]}-major" if len(rest) == 3 else name
 
 
