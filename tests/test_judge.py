@@ -131,6 +131,14 @@ def test_outcomes_come_in_order_and_are_told_one_by_one(judge: Judge) -> None:
     assert all(outcome.reason for outcome in outcomes if not outcome.correct)
 
 
+def test_a_pool_of_checks_gives_the_same_verdicts(judge: Judge) -> None:
+    case = judge.open(pattern_of(50, 50), Problem(), pooled=True)
+    texts = [plain(Problem()), WRONG, WAITING, CRASHING, ATOMIC, WRONG]
+    verdicts = [outcome.verdict for outcome in case.judge(texts)]
+    right, wrong = Verdict.CORRECT, Verdict.WRONG
+    assert verdicts == [right, wrong, right, Verdict.FAILED, right, wrong]
+
+
 def test_cases_side_by_side_keep_their_own_data(judge: Judge) -> None:
     one, other = judge.open(pattern_of(90, 90), Problem(), seed=6), judge.open(pattern_of(31, 77), Problem(), seed=7)
     for case in (one, other, one, other):

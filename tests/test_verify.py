@@ -120,6 +120,8 @@ def test_sets_are_fresh_below_the_limit_and_pooled_above():
     large = Reference(pattern, problem)
     keys = {large.draw(kind).key for kind in ("wide", "narrow") for _ in range(40)}
     assert 2 <= len(keys) <= 6 and "" not in keys
+    asked = Reference(pattern_of(), problem, pooled=True)
+    assert 2 <= len({asked.draw("wide").key for _ in range(40)}) <= 3
 
 
 def test_two_references_without_a_seed_never_agree():

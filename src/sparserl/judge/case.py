@@ -57,11 +57,12 @@ class Case:
     """Made by `Judge.open`. `close` frees the worker's memory."""
 
     def __init__(
-        self, pattern: Pattern, problem: Problem, sandbox: Sandbox, compiler: Compiler, *, seed: int | None
-    ) -> None:
+        self, pattern: Pattern, problem: Problem, sandbox: Sandbox, compiler: Compiler, *, seed: int | None,
+        pooled: bool = False,
+    ) -> None:  # fmt: skip
         self.pattern, self.problem = pattern, problem
         self.device = sandbox.device
-        self.reference = Reference(pattern, problem, seed)
+        self.reference = Reference(pattern, problem, seed, pooled)
         self._modelled = self.device.backend == "sim"
         self._compiler, self._packs = compiler, Packs(pattern)
         self._desk = Desk(problem, self._packs, sandbox)

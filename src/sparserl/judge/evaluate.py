@@ -51,9 +51,13 @@ class Judge:
         """What the worker gave up before it ran anything."""
         return self._sandbox.hello.lockdown
 
-    def open(self, pattern: Pattern, problem: Problem, seed: int | None = None) -> Case:
-        """A case on this machine. With a `seed` its numbers are the same every time; without, nobody can know them."""
-        return Case(pattern, problem, self._sandbox, self._compiler, seed=seed)
+    def open(self, pattern: Pattern, problem: Problem, seed: int | None = None, *, pooled: bool = False) -> Case:
+        """A case on this machine. With a `seed` its numbers are the same every time; without, nobody can know them.
+
+        pooled: checks of a small problem pick from a few sets instead of drawing one each, and there is no twin. For
+        training, where one matrix judges hundreds of programs; what is reported is judged without it.
+        """
+        return Case(pattern, problem, self._sandbox, self._compiler, seed=seed, pooled=pooled)
 
     def close(self) -> None:
         self._compiler.close()

@@ -8,8 +8,10 @@ zeros). Without the last two a program could look at x or the values and do less
 
 Large problems (nonzeros times columns of B from 2 M on) draw a pool of eight sets once a case (six from 128 M on) and
 pick from it at random for every check, because there the reference costs many times what the kernel does. A program
-has no memory between checks that the judge doesn't poison, so it can't learn the pool. From 128 M on, a set also
-looks at a quarter of the columns of C only, drawn at random; four sets one after the other look at all of them.
+has no memory between checks that the judge doesn't poison, so it can't learn the pool. Training, where one matrix
+judges hundreds of programs, does so with small problems too (`pooled`); what is reported is verified without. From
+128 M on, a set also looks at a quarter of the columns of C only, drawn at random; four sets one after the other look at
+all of them.
 
 Not covered: the matrix's own values. A kernel never sees them here; what holds for arbitrary values holds for them.
 """
@@ -72,7 +74,8 @@ class ValueSet:
 class Reference:
     """Draws sets for one pattern and one problem."""
 
-    def __init__(self, pattern: Pattern, problem: Problem, seed: int | None = None) -> None:
+    def __init__(self, pattern: Pattern, problem: Problem, seed: int | None = None, pooled: bool = False) -> None:
+        """`pooled`: pick from a pool for a small problem too."""
         self.pattern, self.problem = pattern, problem
         self._random = np.random.default_rng(seed)
         self._pool: dict[str, ValueSet] = {}
@@ -80,7 +83,7 @@ class Reference:
         self._fading = False
         self.product = Product(pattern, problem.columns)
         work = pattern.nonzeros * problem.columns
-        self.fresh = work < FRESH_BELOW
+        self.fresh = work < FRESH_BELOW and not pooled
         fewer = int(work >= HUGE)
         self._sets = {"wide": 3 - fewer, "narrow": 2 - fewer, "isolation": 1, "timed": 1, "fed": 1}
         self._shares: list[Array] | None = [] if fewer and problem.columns >= 16 else None

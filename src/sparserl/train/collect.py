@@ -202,7 +202,7 @@ class _Collector:
         assert setup.judge is not None
         known = {(_header(e.recipe.text), e.code) for e in entries if e.code}
         drawn = self._new_code(ready, self._drawn(ready, entries), known)
-        case = setup.judge.open(ready.pattern, setup.problem, seed=plan.seed)
+        case = setup.judge.open(ready.pattern, setup.problem, seed=plan.seed, pooled=True)
         try:
             outcomes = case.judge([e.recipe.text for e in drawn], ("solver",), rounds=1, graph_ms=0.1)
         finally:
