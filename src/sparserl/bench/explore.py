@@ -42,8 +42,8 @@ class Effort:
 
 
 BRIEF = Effort()
-FEWEST = 4
-"""products in a graph"""
+FEWEST, LONG_US = 4, 200.0
+"""products in a graph; one is enough where the best so far takes this long"""
 HOST_US = 300.0
 """what the host's clock may add to a run: launch, synchronisation, a module that is loaded lazily"""
 PERIOD = 1_000_003
@@ -146,7 +146,7 @@ class Explorer:
             plan = timing.plan(self._pattern, self._problem, mode, effort.rounds, effort.graph_ms)
             if mode in self.best_us:  # enough for the best so far is enough for all, and saves finding out
                 fitting = math.ceil(1000 * effort.graph_ms / max(0.2, self.best_us[mode]))
-                plan = replace(plan, repetitions=max(FEWEST, fitting))
+                plan = replace(plan, repetitions=max(FEWEST if self.best_us[mode] < LONG_US else 1, fitting))
             try:
                 times[mode] = float(np.median(self._backend.time([executable], plan)[0]))
             except BackendError as error:
