@@ -6,23 +6,27 @@
 set -euo pipefail
 matrices=$1 out=${2:-results/reference} tool=${3:-}
 python=${PYTHON:-.venv/bin/python}
-searches=${SEARCHES:-3} races=${RACES:-4}
+searches=${SEARCHES:-6} races=${RACES:-4}
+
+shared() {  # COUNT WORDS…: the same command for every share, side by side
+    local count=$1 jobs=() i && shift
+    for ((i = 0; i < count; i++)); do
+        "$python" -m sparserl.bench "$@" --out "$out" --matrices "$matrices" --share "$i/$count" &
+        jobs+=($!)
+    done
+    for i in "${jobs[@]}"; do wait "$i"; done
+}
 
 for problem in "--op spmv --dtype f32" "--op spmv --dtype f64" "--op spmm --dtype f32 --columns 64"; do
-    for ((i = 0; i < searches; i++)); do
-        # shellcheck disable=SC2086  # the words of a problem are words
-        "$python" -m sparserl.bench explore --out "$out" --matrices "$matrices" $problem --share "$i/$searches" &
-    done
-    wait
-    for ((i = 0; i < races; i++)); do
-        # shellcheck disable=SC2086
-        "$python" -m sparserl.bench race --out "$out" --matrices "$matrices" $problem --share "$i/$races" &
-    done
-    wait
+    read -ra words <<<"$problem"
+    shared "$searches" explore "${words[@]}"
+    shared "$races" race "${words[@]}"
 done
 if [[ -n $tool ]]; then
-    "$python" -m sparserl.bench anchors --out "$out" --matrices "$matrices" --tool "$tool"
-    "$python" -m sparserl.bench anchors --out "$out" --matrices "$matrices" --tool "$tool" --solver
+    for dtype in f32 f64; do
+        shared 2 anchors --tool "$tool" --dtype "$dtype"
+        shared 2 anchors --tool "$tool" --dtype "$dtype" --solver
+    done
 fi
 "$python" -c 'import zstandard' 2>/dev/null || { echo "measured; pack, table and page need zstandard"; exit 0; }
 "$python" -m sparserl.bench pack "$out"

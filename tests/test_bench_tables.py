@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -223,6 +225,51 @@ def test_a_second_opinion_is_recorded_once_a_matrix_and_mode(tool: second_opinio
     chain, solver = read_jsonl(tmp_path / "anchors.jsonl")
     assert (chain["mode"], chain["cusparse"]) == ("chain", {"csr1": 4.0, "sell": None})
     assert (solver["mode"], solver["cusparse"]["csr1"], solver["bins"]) == ("solver", 5.0, {"bins0": 4.0})
+
+
+class Diary:
+    """A turn on a GPU that writes down who holds it."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    @contextmanager
+    def _held(self, name: str) -> Iterator[None]:
+        self.lines.append(f"{name} begins")
+        yield
+        self.lines.append(f"{name} ends")
+
+    def shared(self):
+        return self._held("shared")
+
+    def exclusive(self):
+        return self._held("alone")
+
+
+TIMING = """
+def time_us(launch):
+    launch()
+    return 4.0
+
+def cusparse_times(case): return {"csr1": time_us(lambda: case.diary.lines.append("timed"))}
+"""
+
+
+def test_a_script_shares_the_gpu_and_has_it_alone_while_it_times(tmp_path: Path) -> None:
+    (tmp_path / "tool.py").write_text(TOOL + TIMING)
+    tool, diary = second_opinion.load(tmp_path / "tool.py"), Diary()
+    tool.Case.diary = diary  # type: ignore[attr-defined]
+    before = tool.time_us  # type: ignore[attr-defined]
+    list(second_opinion.ask(tool, [smallest()], None, Problem(), tmp_path, solver=False, turn=diary))  # type: ignore[arg-type]
+    begins = ["shared begins", "shared ends", "alone begins", "timed", "alone ends"]
+    assert diary.lines == [*begins, "shared begins", "shared ends"]
+    assert tool.time_us is before  # type: ignore[attr-defined]
+
+
+def test_a_script_that_does_not_say_when_it_times_has_the_gpu_alone(tool: second_opinion.Tool, tmp_path: Path) -> None:
+    diary = Diary()
+    list(second_opinion.ask(tool, [smallest()], None, Problem(), tmp_path, solver=False, turn=diary))  # type: ignore[arg-type]
+    assert diary.lines == ["alone begins", "alone ends"]
 
 
 def test_a_second_opinion_is_on_spmv_alone(tool: second_opinion.Tool, tmp_path: Path) -> None:

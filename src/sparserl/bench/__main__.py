@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -96,14 +97,17 @@ def anchors(
     out: Out, tool: Annotated[Path, typer.Option(help="The independent script, such as anchors.py.")],
     matrices: Matrices = None, dtype: DType = "f32", only: Only = None, *,
     solver: Annotated[bool, typer.Option("--solver", help="Rewrite x between products.")] = False,
+    share: Share = "0/1",
 ) -> None:  # fmt: skip
     """Ask an independent script for its times of cuSPARSE and of simple kernels (needs what the script needs)."""
     from sparserl.bench import second_opinion
+    from sparserl.judge.turn import Turn, gpu_of
 
-    cases = reference.chosen_cases(only or [])
-    opinions = second_opinion.ask(
-        second_opinion.load(tool), cases, matrices, _problem("spmv", dtype, 1), out, solver=solver
-    )
+    which, shares = _share(share)
+    cases, problem = reference.chosen_cases(only or [])[which::shares], _problem("spmv", dtype, 1)
+    turn = Turn(gpu_of("cuda"), Path(tempfile.gettempdir()))
+    script = second_opinion.load(tool)
+    opinions = second_opinion.ask(script, cases, matrices, problem, out, solver=solver, turn=turn)
     for row in opinions:
         typer.echo(row)
 

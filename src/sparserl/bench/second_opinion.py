@@ -7,6 +7,9 @@ solver)` and `cusparse_times`, `plain_times` and `bins_times` of a Case: microse
 wrong. Without `--solver` it multiplies back to back with the same x and y; that is set beside our chain mode, in which
 each product reads what the last one wrote. With `--solver` both sides rewrite x between products.
 
+On a GPU that searches and races use at the same time the script waits for its turn: its `time_us`, where it has one, is
+alone on the GPU, all else it does is never during another's timing.
+
 Not covered: SpMM and cold caches, which such a script doesn't time.
 """
 
@@ -18,6 +21,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -26,6 +30,7 @@ from sparserl.bench import archive
 from sparserl.bench.tables import Record, Row, geometric_mean
 from sparserl.errors import BackendError
 from sparserl.evaluation import Case
+from sparserl.judge.turn import Turn
 from sparserl.matrix import Pattern
 from sparserl.records import Problem
 from sparserl.store import append_jsonl
@@ -83,8 +88,9 @@ def load(path: Path) -> Tool:
 
 
 def ask(
-    tool: Tool, cases: Iterable[Case], folder: Path | None, problem: Problem, out: Path, *, solver: bool
-) -> Iterator[str]:
+    tool: Tool, cases: Iterable[Case], folder: Path | None, problem: Problem, out: Path, *, solver: bool,
+    turn: Turn | None = None,
+) -> Iterator[str]:  # fmt: skip
     """Time case after case into `anchors.jsonl`; yields a line for each. Cases already there are passed over."""
     if problem.op != "spmv" or problem.dtype not in ("float32", "float64"):
         raise BackendError(f"A second opinion is on spmv in float32 or float64. Got {problem.op} in {problem.dtype}.")
@@ -94,11 +100,40 @@ def ask(
         if (case.name, name, mode) in done:
             continue
         start = time.monotonic()
-        record = asked(tool, case.load(folder), problem, solver=solver)
+        pattern = case.load(folder)
+        with among_others(tool, turn) if turn else nullcontext():
+            record = asked(tool, pattern, problem, solver=solver)
         about = {"matrix": case.name, "problem": name, "mode": mode, "nonzeros": case.nonzeros}
         append_jsonl(out / "anchors.jsonl", {**about, **record, "seconds": round(time.monotonic() - start, 2)})
         fastest = {kind: min(_right(times).values(), default=math.nan) for kind, times in record.items()}
         yield f"{case.name:36s} " + ", ".join(f"{kind} {us:.2f} us" for kind, us in fastest.items())
+
+
+@contextmanager
+def among_others(tool: Tool, turn: Turn) -> Iterator[None]:
+    """The script shares the GPU, and has it alone while its `time_us` runs; all the time where it has none."""
+    timed = getattr(tool, "time_us", None)
+    if timed is None:
+        with turn.exclusive():
+            yield
+        return
+    held = ExitStack()
+
+    def alone(*arguments: Any, **named: Any) -> Any:
+        held.close()
+        try:
+            with turn.exclusive():
+                return timed(*arguments, **named)
+        finally:
+            held.enter_context(turn.shared())
+
+    tool.time_us = alone  # type: ignore[attr-defined]
+    try:
+        with held:
+            held.enter_context(turn.shared())
+            yield
+    finally:
+        tool.time_us = timed  # type: ignore[attr-defined]
 
 
 def asked(tool: Tool, pattern: Pattern, problem: Problem, *, solver: bool) -> dict[str, dict[str, float | None]]:
