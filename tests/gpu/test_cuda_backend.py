@@ -374,6 +374,18 @@ def plan_of(a: scipy.sparse.csr_array, **changes: object) -> TimingPlan:
     return replace(plan, **changes)  # type: ignore[arg-type]
 
 
+def test_vectors_serve_the_next_timing_only_where_asked(backend: CudaBackend) -> None:
+    plan, bench = TimingPlan(x_elements=1000, y_elements=500), backend.bench
+    assert bench._vectors(plan)[0] is not bench._vectors(plan)[0]
+    bench.keeps_vectors = True
+    try:
+        kept = bench._vectors(plan)
+        assert bench._vectors(plan) is kept
+        assert bench._vectors(TimingPlan(x_elements=1000, y_elements=501)) is not kept
+    finally:
+        bench.keeps_vectors, bench._kept = False, None
+
+
 def test_every_mode_gives_plausible_times(backend: CudaBackend) -> None:
     a = matrix_of(300_000, 300_000, per_row=12)  # 30 MB: within the L2, so that cold differs
     sides = [prepare(backend, a, WAITING, pdl=True), prepare(backend, a), prepare(backend, a)]

@@ -34,7 +34,7 @@ class Machine:
         self.turn = Turn(gpu_of(backend.name), Path(tempfile.gettempdir()))
         self._code: str | None = None
         if isinstance(bench := getattr(backend, "bench", None), Bench):
-            bench.alone, bench.among = self.turn.exclusive, self.turn.shared
+            bench.alone, bench.among, bench.keeps_vectors = self.turn.exclusive, self.turn.shared, True
 
     @property
     def as_backend(self) -> Backend:
