@@ -60,7 +60,7 @@ VariantMaker = Callable[[str, Problem, random.Random, int], Sequence[Variant]]
 NUMBERS = Numbers()
 FAULTS_IN_A_ROW = 5
 """cases that fail one after the other before the run gives up: the fault is hardly theirs"""
-LONGER = Effort(rounds=5, graph_ms=0.5, far_behind=1e9)
+LONGER = Effort(rounds=3, graph_ms=0.3, far_behind=1e9)
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Plan:
     numbers: Numbers = NUMBERS
     brief: Effort = BRIEF
     longer: Effort = LONGER
-    retimed: int = 12
+    retimed: int = 8
     """recipes that are timed again, longer: the fastest of either mode"""
     parents: int = 4
     """of the fastest recipes, of which variants are made"""
