@@ -23,7 +23,7 @@ FLOORS: dict[str, int] = {
     "backends": 4,
     **dict.fromkeys(("judge", "policy"), 5),
     **dict.fromkeys(("vectors", "engine", "operator", "srl", "findings", "search", "referee", "tune"), 6),
-    **dict.fromkeys(("train", "agents", "bench", "doctor", "display"), 7),
+    **dict.fromkeys(("train", "agents", "bench", "report", "doctor", "display"), 7),
     **dict.fromkeys(("cli", "__main__", "__init__"), 8),
 }
 

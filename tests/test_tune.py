@@ -13,10 +13,11 @@ import scipy.sparse as sp
 import torch
 
 import sparserl
-from sparserl import store
+from layout_shapes import SHAPES
+from sparserl import referee, store
 from sparserl.errors import SparseRLError
 from sparserl.findings import Candidate, Findings
-from sparserl.records import LayoutLine, Outcome, Timing, Verdict
+from sparserl.records import LayoutLine, Outcome, Problem, Timing, Verdict
 from sparserl.search import FINALISTS, Progress, best_of, choose, halve
 from sparserl.tune import Settings, make_problem
 
@@ -302,3 +303,34 @@ def test_ctrl_c_returns_the_best_so_far_and_does_not_remember_it(own_cache: Path
     op = sparserl.tune(A, device="sim", candidates=8, progress=stop)
     assert op.report["interrupted"] and np.allclose(op @ np.ones(90), A @ np.ones(90), atol=1e-4)
     assert not (own_cache / "tuned").exists()
+
+
+# ---- a warm process
+
+
+def test_the_next_tuning_finds_the_judge_warm_and_one_after_a_fault_does_not() -> None:
+    pattern = SHAPES["random"]()
+    with referee.open_referee(pattern, Problem(), "solver", "sim", 0) as first:
+        worker = first.case._desk.sandbox
+    with referee.open_referee(pattern, Problem(), "chain", "sim", 1) as second:
+        assert second.case._desk.sandbox is worker
+        with referee.open_referee(pattern, Problem(), "chain", "sim", 1) as beside:  # the warm one is taken
+            assert beside.case._desk.sandbox is not worker
+    with pytest.raises(ZeroDivisionError), referee.open_referee(pattern, Problem(), "chain", "sim", 1) as third:
+        worker = third.case._desk.sandbox
+        raise ZeroDivisionError
+    with referee.open_referee(pattern, Problem(), "chain", "sim", 1) as fourth:
+        assert fourth.case._desk.sandbox is not worker
+    referee._warm.close()
+    assert referee._warm._judges == {}
+
+
+def test_a_judge_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(referee, "KEPT_S", 0.05)
+    with referee.open_referee(SHAPES["random"](), Problem(), "solver", "sim", 0) as first:
+        process = first.case._desk.sandbox.process_id
+    for _ in range(200):
+        if not referee._warm._judges and not Path(f"/proc/{process}").exists():
+            break
+        time.sleep(0.05)
+    assert not Path(f"/proc/{process}").exists()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -11,6 +13,8 @@ from sparserl.records import Mode, Outcome, Problem, Timing
 
 QUICK_MS, FULL_MS = 0.5, 2.0
 """how long one timed graph lasts, in a first look and in a race"""
+KEPT_S = 60.0
+"""how long a judge waits for another tuning: its worker holds a CUDA context, half a gigabyte of the GPU's memory"""
 
 
 class JudgeReferee:
@@ -31,8 +35,54 @@ class JudgeReferee:
         return outcomes, {name: race[name][self.mode] for name in names if name in race}
 
 
+class _Warm:
+    """Judges that outlive a tuning, so that the next one in this process need not start a worker."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._judges: dict[str, Judge] = {}
+        self._timer: threading.Timer | None = None
+
+    def take(self, device: str) -> Judge:
+        """The judge of this device, the caller's until `give`; a new one where there is none, or another has it."""
+        with self._lock:
+            kept = self._judges.pop(device, None)
+            if self._timer is not None:
+                self._timer.cancel()
+        return kept if kept is not None else Judge(device)  # type: ignore[arg-type]  # 'cuda' or 'sim', from a Device
+
+    def give(self, device: str, judge: Judge) -> None:
+        """Keep it for a while."""
+        with self._lock:
+            spare = self._judges.setdefault(device, judge)
+            if self._timer is not None:
+                self._timer.cancel()
+            self._timer = threading.Timer(KEPT_S, self.close)
+            self._timer.daemon = True
+            self._timer.start()
+        if spare is not judge:  # two tunings side by side: one judge is enough
+            judge.close()
+
+    def close(self) -> None:
+        with self._lock:
+            judges, self._judges = list(self._judges.values()), {}
+        for judge in judges:
+            judge.close()
+
+
+_warm = _Warm()
+atexit.register(_warm.close)
+
+
 @contextmanager
 def open_referee(pattern: Pattern, problem: Problem, mode: Mode, device: str, seed: int) -> Iterator[JudgeReferee]:
-    """A judge for one tuning."""
-    with Judge(device) as judge:  # type: ignore[arg-type]  # 'cuda' or 'sim', from a Device
-        yield JudgeReferee(judge.open(pattern, problem, seed), mode)
+    """A judge for one tuning. It stays for the next one, for a minute, unless something went wrong."""
+    judge = _warm.take(device)
+    try:
+        case = judge.open(pattern, problem, seed)
+        yield JudgeReferee(case, mode)
+        case.close()
+    except BaseException:
+        judge.close()
+        raise
+    _warm.give(device, judge)

@@ -192,10 +192,10 @@ def _written(folder: Path, pattern: Pattern, settings: Settings, device: Device)
     """What a language model writes for this matrix; a text that it wrote twice is judged once."""
     from dataclasses import replace
 
-    from sparserl.policy.writer import Writer
+    from sparserl.policy.writer import warm_writer
 
     on_gpu = device.backend == "cuda"
-    writer = Writer(folder, "cuda" if on_gpu else "cpu")
+    writer = warm_writer(folder, "cuda" if on_gpu else "cpu")
     drawing = replace(writer.settings, seed=settings.seed)
     machine = device.name if on_gpu else "sim"
     (drawn,) = writer.write([pattern], settings.problem, settings.candidates, machine=machine, settings=drawing)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,16 @@ class Writer:
         room = self.policy.size.language.context - self.policy.prefix_length - 1 - longest
         settings = replace(settings, max_tokens=min(settings.max_tokens, room))
         return self.sampler.sample(batch, count, settings, forced if longest else (), mask)
+
+
+def warm_writer(folder: Path, device: str) -> Writer:
+    """The writer of this folder, kept for the next call as long as its weights are those on disk."""
+    return _kept(folder.resolve(), device, (folder / "model.safetensors").stat().st_mtime_ns)
+
+
+@lru_cache(maxsize=1)
+def _kept(folder: Path, device: str, written_ns: int) -> Writer:
+    return Writer(folder, device)
 
 
 def stored_settings(folder: Path) -> SampleSettings:
