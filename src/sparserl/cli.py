@@ -1,4 +1,4 @@
-"""The command line: `sparserl tune`, `doctor`, `families`, `train …`, `eval`. It prints, and so do `train/commands_*`.
+"""The command line: `sparserl tune`, `doctor`, `families`, `bench`, `train …`, `eval`. It prints, as stages' commands do.
 
 A command imports its stage when it runs. Errors that are the user's to read become one line on stderr and exit code 2;
 Ctrl-C exits with 130 where nothing was found yet. Progress goes to stderr, results to stdout.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sparserl.bench import command as commands_bench
 from sparserl.errors import SparseRLError
 from sparserl.train import (
     commands_collect,
@@ -43,6 +44,7 @@ for _stage in (
 ):  # fmt: skip
     train.command()(_stage)
 app.command("eval")(commands_eval.evaluate)
+app.command()(commands_bench.bench)
 
 
 @app.callback()
@@ -138,45 +140,9 @@ def open_matrix(name: str) -> Any:
         raise SparseRLError("The matrix has an empty name. Give a path, suitesparse:Group/Name or family:NAME.")
     if not name.startswith("family:"):
         return name
-    from sparserl.families import make, values_for
-    from sparserl.matrix import Matrix
+    from sparserl.families.spelling import make_matrix, parse_spec
 
-    family, *settings = name.removeprefix("family:").split(",")
-    params: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, value = setting.partition("=")
-        if not (key and equals and value):
-            raise SparseRLError(f"A setting of family:{family} must be key=value. Got {setting!r} in {name!r}.")
-        params[key.strip()] = _number(value.strip())
-    seed = params.pop("seed", 0)
-    if not isinstance(seed, int) or seed < 0:
-        raise SparseRLError(f"The seed of {name!r} must be a whole number from 0. Got {seed!r}.")
-    try:
-        pattern = _draw(family, seed) if not params else make(family, seed, **params)
-        return Matrix(pattern, values_for(pattern, seed))
-    except (ArithmeticError, LookupError, MemoryError, TypeError, ValueError) as error:
-        # the families check few of their settings; what they stumble over is a setting
-        raise SparseRLError(f"{name!r} can't be made ({error}). `sparserl families` lists the settings.") from error
-
-
-def _draw(family: str, seed: int) -> Any:
-    """A family with no settings: of about 100 thousand nonzeros."""
-    import numpy as np
-
-    from sparserl.families import FAMILIES, make
-
-    if family not in FAMILIES:
-        return make(family, seed)  # which says what there is
-    return make(family, seed, **FAMILIES[family].plan(np.random.default_rng(seed), 1e5, 10.0))
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    return make_matrix(parse_spec(name))
 
 
 def _stem(matrix: str) -> str:

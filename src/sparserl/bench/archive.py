@@ -19,6 +19,7 @@ KEYS = {
     "explored": ("matrix", "problem", "family", "settings", "layout"),
     "raced": ("matrix", "problem"),
     "anchors": ("matrix", "problem", "mode"),
+    "bench": ("kind", "matrix", "problem", "side", "mode", "id"),
 }
 """by name, what a record is of; others are all kept"""
 NAMES = tuple(KEYS)

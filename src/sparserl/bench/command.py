@@ -1,0 +1,162 @@
+"""`sparserl bench`: the command. What it does is in `run`; what is printed at the end are the figures of the folder.
+
+Progress goes to stderr, figures to stdout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sparserl.bench.figures import Standing, Summary
+    from sparserl.bench.run import Finished
+
+PEER_HELP = (
+    "'name=command {mtx}': another program, which prints a line `time_us 12.3`; it may also name {x} and {y} (raw "
+    "numbers; with {y} its result is verified), {op}, {dtype}, {columns} and {mode}; may be repeated"
+)
+HEAD = (
+    "matrices", "mode", "count", "failed", "speed-up", "over CSR", "without pdl", "won", "worst", "on", "tuning s",
+    "break-even", "peak MB",
+)  # fmt: skip
+
+
+def bench(
+    *,
+    matrices: Annotated[
+        list[str],
+        typer.Option(
+            help="a folder, a file, a list (a path, name or family:… a line), evaluation, or a split; may be repeated"
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="folder of the records, such as results/NAME; a second call goes on")],
+    op: Annotated[str, typer.Option(help="spmv or spmm")] = "spmv",
+    dtype: Annotated[str, typer.Option(help="f32 or f64; for spmm also f16 or bf16")] = "f32",
+    columns: Annotated[int, typer.Option(help="columns of B, for spmm")] = 1,
+    mode: Annotated[list[str] | None, typer.Option(help="solver, chain or cold; may be repeated [solver]")] = None,
+    tune_mode: Annotated[str, typer.Option(help="tune once, for this mode, and not once for each")] = "",
+    device: Annotated[str, typer.Option(help="cuda, or sim: a modelled table")] = "cuda",
+    policy: Annotated[str, typer.Option(help="nano, recipes, or the path of a policy or of programs")] = "recipes",
+    candidates: Annotated[int, typer.Option(help="programs to try a matrix")] = 16,
+    peer: Annotated[list[str] | None, typer.Option(help=PEER_HELP)] = None,
+    folder: Annotated[Path | None, typer.Option(help="where the real matrices of the evaluation list lie")] = None,
+    rounds: Annotated[int, typer.Option(help="times that every side is timed, in turns")] = 7,
+    seed: Annotated[int, typer.Option(help="of the numbers that results are verified with")] = 0,
+    share: Annotated[str, typer.Option(help="I/N: every N-th matrix from the I-th on, for N processes")] = "0/1",
+    budget: Annotated[float, typer.Option(help="seconds; what is left is done by the next call")] = 1e9,
+    most_nonzeros: Annotated[int, typer.Option(help="leave larger matrices of the lists out; 0: none")] = 0,
+    retry: Annotated[bool, typer.Option("--retry", help="measure matrices that failed once more")] = False,
+) -> None:
+    """Tune matrices and time the operators beside cuSPARSE, torch, CuPy and others."""
+    from sparserl.bench import archive
+    from sparserl.bench.matrices import entries
+    from sparserl.bench.peer_command import parse_peer
+    from sparserl.bench.run import NAME, Bench, BenchConfig
+    from sparserl.train.commands_collect import share_of
+    from sparserl.tune import make_problem
+
+    problem = make_problem(op, dtype, columns)
+    config = BenchConfig(
+        problem,
+        device,  # type: ignore[arg-type]  # this and the modes are checked there
+        tuple(mode or ["solver"]),  # type: ignore[arg-type]
+        tune_mode or None,  # type: ignore[arg-type]
+        policy,
+        candidates,
+        rounds,
+        seed,
+    )
+    commands = [parse_peer(text) for text in peer or []]
+    which, shares = share_of(share)
+    wanted = [each for each in entries(matrices, folder) if not most_nonzeros or each.nonzeros <= most_nonzeros]
+    with Bench(config, out, commands) as run, progress(len(wanted[which::shares])) as watch:
+        for finished in run.run(wanted[which::shares], budget_s=budget, retry=retry):
+            watch(finished)
+    typer.echo(show(archive.read(out, NAME)))
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Callable[[Finished], None]]:
+    """A live bar on stderr with the running geometric mean; a line a matrix where that is no terminal."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda step: console.print(line(step), soft_wrap=True, highlight=False, markup=False)
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = [TextColumn("{task.description:<28}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
+    with Progress(*columns, TextColumn("{task.fields[mean]}"), console=console, transient=True) as bar:
+        task = bar.add_task("starting", total=total, mean="")
+
+        def watch(step: Finished) -> None:
+            mean = f"geometric mean {step.mean:.3f}" if step.mean else ""
+            bar.update(task, description=step.matrix[:28], completed=step.done, mean=mean)
+            if step.fault:
+                console.print(line(step), soft_wrap=True, highlight=False, markup=False)
+
+        yield watch
+
+
+def line(step: Finished) -> str:
+    """One matrix in words."""
+    said = ", ".join(f"{mode} {value:.2f}" for mode, value in step.speedups.items()) or "no speed-up"
+    mean = f"; mean so far {step.mean:.3f}" if step.mean else ""
+    fault = f"; failed: {step.fault}" if step.fault else ""
+    return f"{step.done}/{step.total} {step.matrix}: {said}{mean} ({step.seconds:.1f} s){fault}"
+
+
+def show(records: Sequence[dict[str, Any]]) -> str:
+    """The figures of a folder as aligned columns, a table a problem."""
+    from sparserl.bench.digest import columns
+    from sparserl.bench.figures import standings
+    from sparserl.bench.tables import problems
+
+    about: dict[str, Any] = next((r for r in reversed(records) if r["kind"] == "about"), {})
+    found = standings(records)
+    how = "modelled by the simulator, not measured" if about.get("source") == "modelled" else "measured"
+    parts = [f"{about.get('device', '')}, {about.get('policy', '')}, {about.get('candidates', 0)} candidates: {how}"]
+    for problem in problems(found):  # type: ignore[arg-type]  # it reads `problem` alone
+        table = [list(HEAD)]
+        for title, group in groups([s for s in found if s.problem == problem]):
+            table.append([title, group[0].mode, *_cells(group)])
+        parts += ["", f"{problem}: over the best variant of the baseline", columns(table)]
+    return "\n".join(parts)
+
+
+def groups(found: Sequence[Standing]) -> Iterator[tuple[str, list[Standing]]]:
+    """Those of a headline, the trained-on ones apart, then every class; by mode, none of them empty."""
+    for mode in dict.fromkeys(s.mode for s in found):
+        here = [s for s in found if s.mode == mode]
+        chosen = {
+            "real, held out": [s for s in here if s.origin == "real" and s.headline],
+            "generated, held out": [s for s in here if s.origin == "generated" and s.headline],
+            "trained on": [s for s in here if s.split in ("train", "dev")],
+            "all": here,
+            **{name: [s for s in here if s.structure == name] for name in sorted({s.structure for s in here} - {""})},
+        }
+        yield from ((title, group) for title, group in chosen.items() if group)
+
+
+def _cells(group: Sequence[Standing]) -> list[str]:
+    from sparserl.bench.figures import summary
+
+    s: Summary = summary(group)
+    percent = "–" if s.wins is None else f"{100 * s.wins:.0f} %"
+    memory = "–" if s.peak_memory_bytes is None else f"{s.peak_memory_bytes / 1e6:.0f}"
+    return [
+        str(s.count), str(s.failed), str(s.speedup or "–"), str(s.over_csr or "–"), _figure(s.without_pdl), percent,
+        _figure(s.worst), s.worst_matrix or "–", _figure(s.tuning_s), _figure(s.break_even, ",.0f"), memory,
+    ]  # fmt: skip
+
+
+def _figure(value: float | None, form: str = ".2f") -> str:
+    return "–" if value is None else "never" if value == float("inf") else f"{value:{form}}"

@@ -1,0 +1,162 @@
+"""One matrix of a benchmark, tuned and described: everything in its record apart from times of peers.
+
+The operator is the best verified candidate, also where the library was faster: `sparserl.tune` would then keep the
+library, which is no candidate here. Tuning is timed from the loaded matrix to the operator on the device.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from sparserl.backends.backend import Backend
+from sparserl.bench import archive
+from sparserl.bench.matrices import Entry, place
+from sparserl.bench.watermark import Watermark
+from sparserl.engine import make_engine
+from sparserl.features import features
+from sparserl.findings import Candidate, Findings
+from sparserl.matrix import Matrix, Pattern
+from sparserl.records import Mode
+from sparserl.tune import Settings, explore
+
+SPY = 64
+"""cells of a spy plot, either way"""
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What one tuning found and took."""
+
+    found: Findings
+    seconds: float
+    device_bytes: int
+    host_bytes: int
+
+    @property
+    def best(self) -> Candidate | None:
+        return self.found.best
+
+
+def tuned(matrix: Matrix, settings: Settings, backend: Backend) -> Tuned:
+    """Choose, judge, time and settle; on a GPU the operator's arrays lie there when the clock stops."""
+    on_gpu = settings.device == "cuda"
+    device = backend.device()
+    with Watermark(on_gpu) as mark:
+        began = time.perf_counter()
+        found = explore(matrix.pattern, settings, device)
+        if found.interrupted:
+            raise KeyboardInterrupt
+        if found.best is not None and on_gpu:
+            made = time.perf_counter()
+            make_engine(matrix, settings.problem, found.best.text, backend, generated=True)
+            found.phases_s["operator"] = time.perf_counter() - made
+        seconds = time.perf_counter() - began
+    return Tuned(found, seconds, mark.device_bytes, mark.host_bytes)
+
+
+def described(entry: Entry, pattern: Pattern) -> dict[str, Any]:
+    """What the matrix is."""
+    where = place(entry, pattern)
+    return {
+        "origin": where.origin,
+        "split": where.split,
+        "structure": where.structure,
+        "headline": where.headline,
+        "rows": pattern.rows,
+        "columns": pattern.columns,
+        "nonzeros": pattern.nonzeros,
+        "fingerprint": pattern.fingerprint()[:16],
+        "features": {name: float(f"{value:.6g}") for name, value in features(pattern).items()},
+        "row_histogram": row_histogram(pattern),
+        "spy": spy(pattern),
+    }
+
+
+def row_histogram(pattern: Pattern) -> dict[str, list[int]]:
+    """Rows by length: empty ones, then lengths 1, 2-3, 4-7 … ; `edges` has one number more than `counts`."""
+    longest = int(pattern.row_lengths.max(initial=0))
+    edges = [0, *(1 << power for power in range(longest.bit_length() + 1))]
+    counts = np.histogram(pattern.row_lengths, bins=np.asarray(edges))[0]
+    return {"edges": edges, "counts": [int(count) for count in counts]}
+
+
+def spy(pattern: Pattern, size: int = SPY) -> dict[str, Any]:
+    """Nonzeros in a grid of at most size x size cells over the matrix."""
+    down, across = min(size, max(1, pattern.rows)), min(size, max(1, pattern.columns))
+    row = pattern.row_index().astype(np.int64) * down // max(1, pattern.rows)
+    column = pattern.cols.astype(np.int64) * across // max(1, pattern.columns)
+    counts = np.bincount(row * across + column, minlength=down * across).reshape(down, across)
+    return {"size": size, "counts": counts.tolist()}
+
+
+def tuning_record(by_mode: Mapping[Mode, Tuned], policy: str) -> dict[str, Any]:
+    """Candidates, winners and costs. Figures that are one a matrix are those of the first mode."""
+    first = next(iter(by_mode.values()))
+    winners = {mode: winner(each.best) for mode, each in by_mode.items() if each.best is not None}
+    missing = [mode for mode in by_mode if mode not in winners]
+    record: dict[str, Any] = {
+        "tuning_s": round(first.seconds, 4),
+        "tuning_s_by_mode": {mode: round(each.seconds, 4) for mode, each in by_mode.items()},
+        "phases_s": {name: round(seconds, 4) for name, seconds in first.found.phases_s.items()},
+        "peak_memory_bytes": first.device_bytes or first.host_bytes,
+        "peak_host_bytes": first.host_bytes,
+        "packed_bytes": first.best.packed_bytes if first.best else None,
+        "candidates": _candidates(by_mode, policy),
+        "winner": next(iter(winners.values()), None),
+        "winners": winners,
+    }
+    if missing:
+        record["fault"] = f"no candidate was verified for {' and '.join(missing)}: {_why(by_mode[missing[0]].found)}"
+    return record
+
+
+def winner(best: Candidate) -> dict[str, Any]:
+    """The program that the operator runs."""
+    return {
+        "name": best.name,
+        "layout": best.layout,
+        "text": best.text,
+        "pdl": ">>> pdl" in best.text,
+        "sha": archive.sha(best.text),
+        "packed_bytes": best.packed_bytes,
+    }
+
+
+def _candidates(by_mode: Mapping[Mode, Tuned], policy: str) -> list[dict[str, Any]]:
+    """Every program that was tried, the best first, with its times in the modes it was tuned for."""
+    made: dict[str, dict[str, Any]] = {}
+    for mode, each in by_mode.items():
+        for candidate in each.found.ranked():
+            key = archive.sha(candidate.text)
+            record = made.setdefault(key, _candidate(candidate, key, policy))
+            if candidate.time_us is not None:
+                record["times_us"][mode] = round(candidate.time_us, 4)
+    return list(made.values())
+
+
+def _candidate(candidate: Candidate, key: str, policy: str) -> dict[str, Any]:
+    origin = "recipe" if policy == "recipes" else "policy" if candidate.name.startswith("written ") else "file"
+    return {
+        "name": candidate.name,
+        "layout": candidate.layout,
+        "params": candidate.params,
+        "verdict": candidate.verdict,
+        "reason": candidate.reason,
+        "times_us": {},
+        "floor_us": round(candidate.floor_us, 4),
+        "registers": candidate.registers,
+        "packed_bytes": candidate.packed_bytes,
+        "stage": candidate.stage,
+        "origin": origin,
+        "sha": key,
+    }
+
+
+def _why(found: Findings) -> str:
+    reasons = sorted({f"{c.verdict}: {c.reason}" for c in found.candidates})
+    return "; ".join(reasons[:3]) or "the matrix admits none"
