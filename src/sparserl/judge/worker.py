@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, RunReport, TimingPlan
+from sparserl.backends.cuda_timing import Bench
 from sparserl.backends.driver import StickyError
 from sparserl.errors import SparseRLError
 from sparserl.judge import channel
@@ -36,8 +37,8 @@ POISON = 0xFF
 """as bytes of any storage type: NaN"""
 LONGER = 256
 """bytes that make y differ from x in size, which tells `run_chain` not to feed it back"""
-TIMED = ("time", "floor_us")
-"""commands that have the GPU alone"""
+OWN_TURNS = ("time", "floor_us")
+"""commands that take their turns themselves: shared while graphs are made ready, alone while they are timed"""
 HOST_ONLY = ("put_set", "echo")
 """commands that don't touch it"""
 Check = str | tuple[Array, Array]
@@ -317,6 +318,8 @@ def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
             machine = Machine(make_backend(backend, limit_s))
         with turn.exclusive():  # it measures the L2
             device = machine.backend.device()
+        if isinstance(bench := getattr(machine.backend, "bench", None), Bench):
+            bench.alone, bench.among = turn.exclusive, turn.shared
         applied = lockdown(folder) if backend == "sim" else "none (programs run on the device only)"
     except SparseRLError as error:
         channel.send(connection, ("broken", str(error)))
@@ -332,7 +335,7 @@ def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
 
 
 def _answer(machine: Machine, turn: Turn, command: str, arguments: Mapping[str, Any]) -> tuple[str, Any]:
-    held = turn.exclusive if command in TIMED else nullcontext if command in HOST_ONLY else turn.shared
+    held = nullcontext if command in (*OWN_TURNS, *HOST_ONLY) else turn.shared
     try:
         with held():
             return "answer", getattr(machine, command)(**arguments)

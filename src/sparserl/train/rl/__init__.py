@@ -1,0 +1,1 @@
+"""Reinforcement learning: the compiler's verdict and the clock teach the policy."""

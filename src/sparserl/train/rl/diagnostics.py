@@ -1,0 +1,118 @@
+"""What is watched beside the loss: figures of a round's rollouts, each a plain number for a curve.
+
+    share/…        of all programs by verdict, all turns counted
+    entropy/…      of what the policy wrote, nats a token, in the header, the launch lines and the body: minus the mean
+                   log-probability of its own samples
+    reward/…       mean, and mean of the best of each group
+    skeletons      distinct skeletons a group, mean over groups; unreadable programs have none
+    novelty        share of the right programs whose skeleton no recipe for that problem has, at any parameters
+
+KL and clip fraction come with the loss (`objective.policy_parts`). Pure over records, but for a table of the recipes'
+skeletons, made once a problem (about a second). Not covered: whether new is faster, which needs the clock.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from sparserl import recipes
+from sparserl.errors import ProgramError
+from sparserl.matrix import Array
+from sparserl.policy.tokenizer import Tokenizer
+from sparserl.records import Problem, Verdict
+from sparserl.train import rules
+from sparserl.train.rl.nouns import Rollout
+from sparserl.train.skeleton import skeleton
+
+PARTS: Mapping[str, str] = {
+    "layout": "header", "bake": "header", "workspace": "header", "launch": "launch", "code": "body",
+}  # fmt: skip
+"""a part of `rules.PARTS` → the curve that it counts to"""
+_NUMBER = re.compile(r"(?<![\w.])\.?\d(?:[eEpP][+-]|[\w.])*")
+"""a number, as `lexer` cuts it"""
+
+
+# ── Structure ─────────────────────────────────────────────────────────────────
+
+
+@lru_cache(maxsize=1 << 16)
+def skeleton_of(text: str) -> str | None:
+    """A program's skeleton; None where it can't be read."""
+    try:
+        return skeleton(text)
+    except ProgramError:
+        return None
+
+
+@lru_cache(maxsize=64)
+def recipe_skeletons(problem: Problem) -> frozenset[str]:
+    """The skeletons of every recipe for a problem."""
+    # Texts that differ in numbers alone have one skeleton: reading one of each is ten times as fast as reading all.
+    distinct = {_NUMBER.sub("#", recipe.text): recipe.text for recipe in recipes.space(problem)}
+    return frozenset(map(skeleton, distinct.values()))
+
+
+def is_new(text: str, problem: Problem) -> bool:
+    """Whether no recipe for this problem has the program's skeleton; False for what can't be read."""
+    found = skeleton_of(text)
+    return found is not None and found not in recipe_skeletons(problem)
+
+
+def distinct_skeletons(texts: Iterable[str]) -> int:
+    return len({skeleton_of(text) for text in texts} - {None})
+
+
+# ── Figures ───────────────────────────────────────────────────────────────────
+
+
+def explained_variance(values: Array, returns: Array) -> float:
+    """1: the head says exactly what came; 0: no better than a constant (or all returns are equal); below: worse."""
+    spread = float(np.var(returns)) if np.size(returns) else 0.0
+    return 1.0 - float(np.var(np.asarray(returns) - values)) / spread if spread > 0 else 0.0
+
+
+def shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
+    """By verdict; all of them, so that a curve has no gaps."""
+    counts = rules.failures(verdicts)
+    return {verdict.name.lower(): counts.get(verdict.name, 0) / max(1, len(verdicts)) for verdict in Verdict}
+
+
+def entropy_by_part(rollouts: Iterable[Rollout], special: Mapping[str, int] = Tokenizer.special) -> dict[str, float]:
+    """Nats a token in the header, the launch lines and the body; 0 where nothing was written."""
+    sums = {name: rules.PartSum() for name in PARTS.values()}
+    for rollout in rollouts:
+        begin = 0
+        for turn in rollout.turns:  # what stands before a turn's own tokens was given, and says which part it is in
+            log_probs = rollout.log_probs[begin : turn.last]
+            line = rules.Line(rollout.ids[begin : turn.last], log_probs, log_probs, turn.first - begin)
+            for part, found in rules.by_part(line, special).items():
+                sums[PARTS[part]] = sums[PARTS[part]] + found
+            begin = turn.last
+    return {name: found.surprise for name, found in sums.items()}
+
+
+def summary(rollouts: Sequence[Rollout], special: Mapping[str, int] = Tokenizer.special) -> dict[str, float]:
+    """All of it for the rollouts of a round."""
+    turns = [(rollout, turn) for rollout in rollouts for turn in rollout.turns]
+    if not turns:
+        return {}
+    groups: dict[int, list[Rollout]] = defaultdict(list)
+    for rollout in rollouts:
+        groups[rollout.group].append(rollout)
+    right = [(rollout, turn) for rollout, turn in turns if turn.judged.verdict is Verdict.CORRECT]
+    new = sum(is_new(turn.text, rollout.prompt.problem) for rollout, turn in right)
+    best = [max(turn.reward for one in group for turn in one.turns) for group in groups.values()]
+    kinds = [distinct_skeletons(turn.text for one in group for turn in one.turns) for group in groups.values()]
+    return {
+        "reward/mean": float(np.mean([turn.reward for _, turn in turns])),
+        "reward/best": float(np.mean(best)),
+        **{f"share/{name}": share for name, share in shares([turn.judged.verdict for _, turn in turns]).items()},
+        **{f"entropy/{name}": nats for name, nats in entropy_by_part(rollouts, special).items()},
+        "skeletons": float(np.mean(kinds)),
+        "novelty": new / max(1, len(right)),
+    }

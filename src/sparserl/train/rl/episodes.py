@@ -1,0 +1,330 @@
+"""Episodes of one to three turns: the policy writes, the referee judges, one line says how it went, it writes again.
+
+    <program> … <eos> <feedback> right 124% floor 83% registers 40
+    <program> … <eos> …
+
+The line (`feedback`) says of a right program its speed beside the baseline, how near it is to the floor, its registers
+and its sectors, as far as they are known; of any other the verdict and the beginning of the reason.
+
+A turn's reward is that of its own program; the episode's (`episode_reward`) is the best of its turns, because the best
+program is what is kept. Another turn is played where there is something to gain and room for it: not after a program
+without <eos>, not after the same program twice, not within `enough` of the floor, and not where a program as long as
+the last would no longer fit the context.
+
+`Player.play` does all of it; `write` and `finish` are its halves, for a caller that samples while others compile.
+Not covered: turns that continue in a running batch (the earlier turns are read again), another prompt in between.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import groupby
+from math import exp, log
+from typing import Protocol
+
+from sparserl.errors import SparseRLError
+from sparserl.judge.reward import mean_speedup
+from sparserl.policy.encoder import collate
+from sparserl.policy.sample import Sample
+from sparserl.policy.sampler import Sampler, SampleSettings, Written
+from sparserl.policy.tokenizer import Tokenizer
+from sparserl.records import Verdict
+from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn
+from sparserl.train.rl.referee import Referee
+
+FEEDBACK_TOKENS = 24
+"""the most that a feedback line comes to, its newline counted"""
+MOST_TURNS = 3
+SPARE = 1.25
+"""a rewritten program may be this much longer than the one before"""
+WORDS = {
+    Verdict.UNREADABLE: "unreadable",
+    Verdict.SCREENED: "refused",
+    Verdict.INADMISSIBLE: "not admitted",
+    Verdict.UNCOMPILABLE: "does not compile",
+    Verdict.FAILED: "failed",
+    Verdict.WRONG: "wrong",
+    Verdict.IMPLAUSIBLE: "too fast",
+    Verdict.CORRECT: "right",
+}
+
+Reward = Callable[[Judged], float]
+Look = Callable[[Prompt], Sample]
+"""what the encoder reads of a prompt's matrix"""
+
+
+# ---- what was judged, in one line
+
+
+def log_speedup(judged: Judged, modes: Sequence[str] = ("solver",)) -> float | None:
+    """The mean over modes of the logarithm of baseline over time; None unless it is right and timed in all of them."""
+    timed = all(mode in judged.times_us and mode in judged.baseline_us for mode in modes)
+    if judged.verdict is not Verdict.CORRECT or not timed:
+        return None
+    return log(mean_speedup(judged.times_us, judged.baseline_us, modes))
+
+
+def floor_share(judged: Judged, modes: Sequence[str] = ("solver",)) -> float | None:
+    """How near to the floor: 1 is there. Of several modes the geometric mean; None where it is not known."""
+    if any(not judged.times_us.get(mode) or not judged.floor_us.get(mode) for mode in modes) or not modes:
+        return None
+    return exp(sum(log(judged.floor_us[mode] / judged.times_us[mode]) for mode in modes) / len(modes))
+
+
+def feedback(judged: Judged, modes: Sequence[str] = ("solver",), tokenizer: Tokenizer | None = None) -> str:
+    """One short line, without its newline; at most `FEEDBACK_TOKENS` tokens with it (None: of the shipped tokenizer).
+
+    What comes last is left out first: sectors, then registers; of a reason its end.
+    """
+    tokenizer = tokenizer or _shipped()
+    parts = [WORDS[judged.verdict]]
+    if judged.verdict is Verdict.CORRECT:
+        parts += _figures(judged, modes)
+    elif gist := _gist(judged.reason):
+        parts[0] += ":"
+        parts += gist.split(" ")
+    while len(parts) > 1 and len(tokenizer.encode(" ".join(parts) + "\n")) > FEEDBACK_TOKENS:
+        parts.pop()
+    return " ".join(parts).rstrip(":")
+
+
+def feedback_ids(judged: Judged, modes: Sequence[str], tokenizer: Tokenizer) -> list[int]:
+    """What stands between two programs: '<feedback>', the line, '<program>'."""
+    line = tokenizer.encode(feedback(judged, modes, tokenizer) + "\n")
+    return [tokenizer.feedback, *line, tokenizer.program]
+
+
+@cache
+def _shipped() -> Tokenizer:
+    return Tokenizer.load()
+
+
+def _figures(judged: Judged, modes: Sequence[str]) -> list[str]:
+    found = []
+    if (speedup := log_speedup(judged, modes)) is not None:
+        found.append(f"{round(100 * exp(speedup))}%")
+    if (share := floor_share(judged, modes)) is not None:
+        found.append(f"floor {round(100 * share)}%")
+    if judged.registers:
+        found.append(f"registers {judged.registers}")
+    if judged.sectors:
+        found.append(f"sectors {_short(judged.sectors)}")
+    return found
+
+
+def _short(count: int) -> str:
+    """Three digits at most, with a letter for thousands or millions: 950, 12k, 3M."""
+    for scale, letter in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
+        if count >= scale:
+            return f"{count // scale}{letter}"
+    return str(count)
+
+
+def _gist(reason: str) -> str:
+    """The first line that names an error, from that word on, or the first line; plain ASCII, single spaces."""
+    rows = [row for row in reason.splitlines() if row.strip()]
+    row = next((each for each in rows if "error:" in each), rows[0] if rows else "")
+    plain = row.rpartition("error:")[2].encode("ascii", "ignore").decode()
+    return " ".join(plain.split())[:200]
+
+
+def episode_reward(rollout: Rollout) -> float:
+    """The best of its turns."""
+    return max(turn.reward for turn in rollout.turns)
+
+
+# ---- playing
+
+
+@dataclass(frozen=True)
+class PlayConfig:
+    """How episodes are played."""
+
+    count: int = 16
+    """episodes a prompt: the group"""
+    explored: float = 0.5
+    """share of a group that starts from a given layout line, where the player has openings"""
+    turns: int = 1
+    """most programs an episode, 1 to 3"""
+    enough: float = 0.9
+    """a right program this near to the floor (1: at it) is not written again"""
+    modes: tuple[str, ...] = ("solver",)
+    """whose times the feedback line is about"""
+    machine: str = "h200"
+    """what the policy is told that it writes for"""
+    settings: SampleSettings = field(default_factory=SampleSettings)
+    """how tokens are drawn; its seed is not used"""
+
+    def __post_init__(self) -> None:
+        if self.count < 1 or not 0 <= self.explored <= 1:
+            raise SparseRLError(
+                "The 'count' of PlayConfig must be at least 1 and 'explored' in [0, 1]. "
+                f"Got {self.count} and {self.explored}."
+            )
+        if not 1 <= self.turns <= MOST_TURNS:
+            raise SparseRLError(f"The 'turns' of PlayConfig must be 1..{MOST_TURNS}. Got {self.turns}.")
+
+
+class Openings(Protocol):
+    """Who says how explored episodes begin; `explore.Explorer` is one."""
+
+    def openings(self, prompts: Sequence[Prompt], count: int, seed: int) -> list[list[list[int]]]:
+        """For each prompt at most `count` beginnings: the tokens that follow '<program>'."""
+
+
+@dataclass
+class Episode:
+    """An episode under way. Its last program is written, and judged where `turns` has it."""
+
+    prompt: Prompt
+    group: int
+    ids: list[int]
+    log_probs: list[float]
+    written: list[bool]
+    origin: str = "policy"
+    turns: list[Turn] = field(default_factory=list)
+    text: str = ""
+    first: int = 0
+    finished: bool = False
+    """whether the last program has its <eos>"""
+
+    def give(self, tokens: Sequence[int]) -> None:
+        """Tokens that the policy reads and did not write."""
+        self.ids += tokens
+        self.log_probs += [0.0] * len(tokens)
+        self.written += [False] * len(tokens)
+
+    @property
+    def rollout(self) -> Rollout:
+        return Rollout(
+            self.prompt, self.group, tuple(self.ids), tuple(self.log_probs), tuple(self.written), tuple(self.turns),
+            self.origin,
+        )  # fmt: skip
+
+
+class Player:
+    """One policy that plays for prompts."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        referee: Referee,
+        reward: Reward,
+        look: Look,
+        config: PlayConfig,
+        *,
+        openings: Openings | None = None,
+    ) -> None:
+        if not isinstance(sampler.tokenizer, Tokenizer):
+            raise SparseRLError("The sampler of a Player must have a policy.tokenizer.Tokenizer.")
+        self.sampler, self.referee, self.reward, self.look = sampler, referee, reward, look
+        self.tokenizer, self.config, self._openings = sampler.tokenizer, config, openings
+
+    def play(self, prompts: Sequence[Prompt], seed: int) -> list[Rollout]:
+        """`count` episodes for each prompt, those of a prompt one after the other; the group is the prompt's place.
+
+        A function of the weights, the prompts, the seed and what the referee says.
+        """
+        return self.finish(self.write(prompts, seed), seed)
+
+    def write(self, prompts: Sequence[Prompt], seed: int) -> list[Episode]:
+        """The first program of every episode, not yet judged."""
+        count = self.config.count
+        begun: list[list[list[int]]] = [[] for _ in prompts]
+        explored = round(count * self.config.explored)
+        if self._openings is not None and explored:
+            begun = self._openings.openings(prompts, explored, seed)
+        episodes = []
+        for group, (prompt, given) in enumerate(zip(prompts, begun, strict=True)):
+            for place in range(count):
+                opening = given[place] if place < len(given) else []
+                episode = Episode(prompt, group, [], [], [], "explore" if opening else "policy")
+                episode.give([self.tokenizer.program, *opening])
+                episodes.append(episode)
+        self._write(episodes, zlib.crc32(f"{seed} turn 0".encode()))
+        return episodes
+
+    def finish(self, episodes: Sequence[Episode], seed: int) -> list[Rollout]:
+        """Judge the programs, and play the turns that are left; in the order given."""
+        self._judge(episodes)
+        for turn in range(1, self.config.turns):
+            going = [each for each in episodes if self._goes_on(each)]
+            if not going:
+                break
+            for each in going:
+                each.give(feedback_ids(each.turns[-1].judged, self.config.modes, self.tokenizer))
+            self._write(going, zlib.crc32(f"{seed} turn {turn}".encode()))
+            self._judge(going)
+        return [each.rollout for each in episodes]
+
+    # ---- one turn
+
+    def _write(self, episodes: Sequence[Episode], seed: int) -> None:
+        """One more program for each. Those with prompts of similar length are written together."""
+        settings = self.config.settings
+        for part, room in self._parts(episodes):
+            problems = [each.prompt.problem for each in part]
+            batch = collate([self.look(each.prompt) for each in part], problems, self.config.machine)
+            own = replace(settings, seed=seed, max_tokens=min(settings.max_tokens, room))
+            seed = (seed + 1) % (1 << 32)
+            found = self.sampler.sample(batch, 1, own, [each.ids[1:] for each in part])
+            for episode, (written,) in zip(part, found, strict=True):
+                self._add(episode, written)
+
+    def _parts(self, episodes: Sequence[Episode]) -> Iterator[tuple[list[Episode], int]]:
+        """(episodes that are written together, room for each): the longest prompts first, so it sets the room."""
+        rest = sorted(episodes, key=lambda each: -len(each.ids))
+        while rest:
+            room = self._room(len(rest[0].ids))
+            if room < 1:
+                raise SparseRLError(
+                    f"A prompt of {len(rest[0].ids)} tokens leaves no room in the policy's context "
+                    f"({self.sampler.policy.size.language.context} positions). Use a policy with a longer one."
+                )
+            part = [each for each in rest if self._need(each) <= room or each is rest[0]][: self.config.settings.batch]
+            taken = {id(each) for each in part}
+            rest = [each for each in rest if id(each) not in taken]
+            yield part, room
+
+    def _room(self, given: int) -> int:
+        policy = self.sampler.policy
+        return policy.size.language.context - policy.prefix_length - given
+
+    @staticmethod
+    def _need(episode: Episode) -> int:
+        """Tokens that the next program may have: as many as the last, and some."""
+        if not episode.turns:
+            return 1
+        return int(SPARE * (episode.turns[-1].last - episode.turns[-1].first)) + 1
+
+    def _add(self, episode: Episode, written: Written) -> None:
+        new = len(written.ids) - written.given
+        episode.first = written.given
+        episode.ids = list(written.ids)
+        episode.log_probs += written.log_probs[written.given :]
+        episode.written += [True] * new
+        last = max(place for place, token in enumerate(episode.ids[: written.given]) if token == self.tokenizer.program)
+        episode.text = self.tokenizer.decode_program(episode.ids[last:])
+        episode.finished = written.finished
+
+    def _judge(self, episodes: Sequence[Episode]) -> None:
+        """One turn more for each. The referee sees the texts of a group together."""
+        groups = [list(members) for _, members in groupby(episodes, key=lambda each: each.group)]
+        asked = [(members[0].prompt, [each.text for each in members]) for members in groups]
+        told = dict(self.referee.judge(asked))
+        for at, members in enumerate(groups):
+            for each, judged in zip(members, told[at], strict=True):
+                each.turns.append(Turn(each.text, judged, self.reward(judged), each.first, len(each.ids)))
+
+    def _goes_on(self, episode: Episode) -> bool:
+        """Whether there is something to gain, and room to write it."""
+        last = episode.turns[-1]
+        if not episode.finished or any(last.text == before.text for before in episode.turns[:-1]):
+            return False
+        share = floor_share(last.judged, self.config.modes)
+        if last.judged.verdict is Verdict.CORRECT and share is not None and share >= self.config.enough:
+            return False
+        return self._need(episode) <= self._room(len(episode.ids) + FEEDBACK_TOKENS + 2)

@@ -1,0 +1,45 @@
+"""Self-imitation: a few supervised steps on verified winners, before the policy gradient of a round.
+
+Winners come from the archive (`explore.Elites`): programs that were timed twice and lead the policy's own mean on their
+matrix, drawn the more often the more they lead. Programs that are too long for the policy are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from sparserl.policy.tokenizer import Tokenizer
+from sparserl.train.rl.explore import Elite, Elites
+from sparserl.train.rl.learner import Learner, Line
+from sparserl.train.rl.objective import imitation
+from sparserl.train.rl.rounds import seed_of
+from sparserl.train.sft import encode_programs
+
+
+def imitate(learner: Learner, elites: Elites, tokenizer: Tokenizer, number: int) -> dict[str, float]:
+    """The supervised steps of round `number`; returns figures for the curves."""
+    config = learner.config
+    if not config.imitates:
+        return {}
+    drawn = elites.draw(config.imitate_steps * config.imitate_batch, seed_of(config.loop.seed, number, 9))
+    lines = lines_of(drawn, tokenizer, learner.policy.size.language.context - learner.policy.prefix_length)
+    learner.policy.train()
+    losses = []
+    for at in range(0, len(lines), config.imitate_batch):
+        batch = lines[at : at + config.imitate_batch]
+        found = learner.step(batch, lambda each: imitation(learner.policy, each), number, config.imitate_scale)
+        losses.append(found["imitation_loss"])
+    curves = {"imitate/programs": float(len(lines)), "imitate/elites": float(len(elites))}
+    return {**curves, "imitate/loss": float(np.mean(losses))} if losses else curves
+
+
+def lines_of(drawn: Sequence[Elite], tokenizer: Tokenizer, longest: int) -> list[Line]:
+    """The programs as sequences; all but '<program>' is learnt."""
+    ids = encode_programs({each.text: each.text for each in drawn}, longest, tokenizer)
+    return [
+        Line(each.prompt, ids[each.text].astype(np.int64), np.arange(len(ids[each.text])) > 0, {})
+        for each in drawn
+        if each.text in ids
+    ]

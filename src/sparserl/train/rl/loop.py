@@ -1,0 +1,221 @@
+"""Stage: reinforcement learning. The compiler's verdict and the clock teach the policy to write faster programs.
+
+    sparserl train rl --weights runs/sft --out runs/rl [--algorithm ppo|grpo] [--objective mean|best] [--resume]
+    accelerate launch --num_processes 4 -m sparserl train rl …      # a process a GPU, each with a judge of its own
+
+A round: draw prompts → play (half of each group from a layout drawn for it) → judge → time the winners again → imitate
+verified winners → policy gradient → figures → checkpoint. A run folder holds
+
+    config.json     the settings
+    rounds.jsonl    one line a round: rewards, verdicts, entropy, KL, losses, seconds; tensorboard/ has the same
+    rollouts/       every rollout and every retiming (`rollout_store`); `--judge replay:RUN/rollouts` judges from them
+    policy/         the weights, with the round in their notes
+    resume.pt       weights, optimiser, archive and results of the same round, for an exact `--resume`
+
+A run is a function of its settings and of what the referee says: on the simulator, a run that was killed and resumed
+has the curve of an unbroken one. Weights alone go on elsewhere (`--weights OUT`): at their round, with an empty
+archive, a fresh optimiser and value head, whose warm-ups (`loop.warmup` steps, `value_warmup` passes) are done again.
+
+Not covered: policies of other kinds than `sparserl.policy`; overlap of playing and learning.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sparserl.errors import StoreError
+from sparserl.policy.checkpoint import save_policy
+from sparserl.policy.sampler import Sampler
+from sparserl.policy.tokenizer import Tokenizer
+from sparserl.store import append_jsonl, read_jsonl, write_atomic
+from sparserl.train.loop import (
+    POLICY,
+    RESUME,
+    Finished,
+    Progress,
+    Watch,
+    _board,
+    device_of,
+    open_run,
+    start_from,
+)
+from sparserl.train.rl.config import Places, RLConfig
+from sparserl.train.rl.crew import Crew, open_crew
+from sparserl.train.rl.curriculum import Curriculum, Results
+from sparserl.train.rl.diagnostics import summary
+from sparserl.train.rl.episodes import Player
+from sparserl.train.rl.explore import Elites, Explorer
+from sparserl.train.rl.imitate import imitate
+from sparserl.train.rl.learner import Learner
+from sparserl.train.rl.nouns import Rollout
+from sparserl.train.rl.rollout_store import RolloutStore
+from sparserl.train.rl.rounds import Played, Round, play_round, reward_of, seed_of, shuffled
+from sparserl.train.rl.table import Table, open_table
+from sparserl.train.rl.update import learn, lines_of, look_back, warm_up
+
+log = logging.getLogger(__name__)
+
+ROUNDS = "rounds.jsonl"
+ROLLOUTS = "rollouts"
+ELITES = "elites.json"
+HEADLINES = ("reward/mean", "reward/best", "share/correct")
+CLOCKED = "seconds/"
+"""what begins so in a line of rounds.jsonl depends on the machine's mood"""
+
+
+class Run:
+    """One run under way: `round` plays and learns once, `save` makes a checkpoint."""
+
+    def __init__(self, config: RLConfig, places: Places, table: Table, crew: Crew) -> None:
+        self.config, self.places, self.crew = config, places, crew
+        policy, self.number = start_from(places.weights, "rl")
+        folder = places.weights / POLICY if (places.weights / POLICY).is_dir() else places.weights
+        self.tokenizer, self.words = Tokenizer.load(folder / "tokenizer.json"), folder / "tokenizer.json"
+        device = device_of(config.loop.device)
+        self.learner = Learner(config, policy, device, table.look, crew)
+        self.played = Played(Elites(config.play.modes), Results())
+        for pair, best in table.known.items():
+            self.played.results.known(pair, best)
+        self.curriculum = Curriculum(table.prompts, config.curriculum)
+        explorer = Explorer(policy, self.tokenizer, table.look, table.admitted, config.explore)
+        sampler = Sampler(policy, self.tokenizer, device)
+        earned = reward_of(config.weights, config.play.modes)
+        self.player = Player(sampler, table.referee, earned, table.look, config.play, openings=explorer)
+        self.store = RolloutStore(places.out / ROLLOUTS) if crew.first else None
+        self.seconds: dict[str, float] = {}
+
+    def round(self) -> dict[str, Any]:
+        """Play, judge and learn once; the figures of the round."""
+        number, learner = self.number, self.learner
+        with self._clock("play"):
+            found = play_round(number, self.curriculum, self.player, self.played, crew=self.crew, config=self.config)
+        self._store(found)
+        rollouts: Sequence[Rollout] = found.rollouts
+        figures: dict[str, Any] = {"round": number, "rollouts": len(rollouts)}
+        figures["tokens"] = sum(sum(each.written) for each in rollouts)
+        figures |= summary(rollouts, self.tokenizer.special)
+        if self.config.shuffled:
+            rollouts = shuffled(rollouts, seed_of(self.config.loop.seed, number, 3))
+        with self._clock("look back"):
+            lines = warm_up(learner, rollouts, look_back(learner, lines_of(rollouts)), number)
+        with self._clock("imitate"):
+            figures |= imitate(learner, self.played.elites, self.tokenizer, number)
+        with self._clock("learn"):
+            figures |= learn(learner, rollouts, lines, number)
+        self.number += 1
+        return {**figures, **{f"{CLOCKED}{name}": round(spent, 2) for name, spent in self.seconds.items()}}
+
+    def _store(self, found: Round) -> None:
+        if self.store is not None:
+            self.store.add(self.number, found.brief)
+            for prompt, judged in found.retimings:
+                self.store.add_retimed(self.number, prompt, judged)
+
+    @contextmanager
+    def _clock(self, name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        self.seconds[name] = time.monotonic() - began
+
+    # ---- checkpoints
+
+    def save(self) -> None:
+        """A checkpoint after a round: the exact one first, then the weights for others to read."""
+        if not self.crew.first:
+            return
+        out = self.places.out
+        self.played.elites.save(out / ELITES)
+        buffer = io.BytesIO()
+        state = {"round": self.number, "learner": self.learner.state(), "results": self.played.results.to_record()}
+        torch.save({**state, "elites": (out / ELITES).read_text()}, buffer)
+        write_atomic(out / RESUME, buffer.getvalue())
+        notes = {"stage": "rl", "step": self.number, "steps": self.config.rounds, "sampling": self._sampling()}
+        save_policy(self.learner.policy, out / POLICY, tokenizer=self.words, notes=notes)
+
+    def _sampling(self) -> dict[str, Any]:
+        """How the policy was drawn from, and is to be."""
+        settings = self.config.play.settings
+        return {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
+
+    def restore(self) -> None:
+        """Go on from the folder's checkpoint; what lies behind it is played again."""
+        out = self.places.out
+        state = torch.load(out / RESUME, map_location=self.learner.device, weights_only=True)
+        self.learner.restore(state["learner"])
+        self.number = int(state["round"])
+        if self.crew.first:
+            write_atomic(out / ELITES, state["elites"].encode())
+            kept = [line for line in read_jsonl(out / ROUNDS) if line["round"] < self.number]
+            write_atomic(out / ROUNDS, b"")
+            append_jsonl(out / ROUNDS, *kept)
+            assert self.store is not None
+            self.store.drop_after(self.number - 1)
+        self.crew.gather([0])  # the others read what the first one wrote
+        self.played = Played(Elites.load(out / ELITES), Results.from_record(state["results"]))
+
+
+# ── The loop ──────────────────────────────────────────────────────────────────
+
+
+def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Watch | None = None) -> Finished:
+    """Rounds until the last, or until the time is up."""
+    clock_s = time.monotonic()
+    if device_of(config.loop.device).type == "cuda":
+        torch.set_float32_matmul_precision("high")
+    goes_on = crew.told(open_run(places.out, "rl", asdict(config), places.resume) if crew.first else False)
+    run = Run(config, places, table, crew)
+    if goes_on:
+        run.restore()
+    board = _board(places.out / "tensorboard", run.number) if crew.first else None
+    figures: dict[str, Any] = {}
+    tokens = 0
+    while run.number < config.rounds:
+        if crew.told(bool(config.loop.budget_s) and time.monotonic() - clock_s > config.loop.budget_s):
+            break
+        figures = run.round()
+        tokens += int(figures["tokens"])
+        if crew.first:
+            _note(places.out, board, figures)
+        run.save()
+        if watch is not None and crew.first:
+            spent = sum(value for name, value in figures.items() if name.startswith(CLOCKED))
+            told = {"reward": figures["reward/mean"], "right": figures["share/correct"]}
+            told["rollouts_per_s"] = figures["rollouts"] / max(spent, 1e-9)
+            loss = figures.get("loss/policy_loss", 0.0)
+            watch(Progress("rl", run.number, config.rounds, loss, figures["tokens"] / max(spent, 1e-9), told))
+    if board is not None:
+        board.close()
+    checks: dict[str, float] = {name: figures[name] for name in HEADLINES if name in figures}
+    return Finished(places.out, run.number, config.rounds, tokens, time.monotonic() - clock_s, checks)
+
+
+def _note(out: Path, board: Any, figures: Mapping[str, Any]) -> None:
+    """The round on disk and on TensorBoard."""
+    for name, value in figures.items():
+        if not math.isfinite(value):
+            raise StoreError(
+                f"The figure '{name}' of round {figures['round']} is {value}: training went astray. Go on from the "
+                f"last checkpoint (--weights {out} with another --out) with a lower --learning-rate."
+            )
+    append_jsonl(out / ROUNDS, figures)
+    for name, value in figures.items():
+        if board is not None and name != "round":
+            board.add_scalar(f"rl/{name}", value, figures["round"])
+    log.info("rl round %d: %s", figures["round"], {k: round(v, 4) for k, v in figures.items() if "/" in k})
+
+
+def rl(config: RLConfig, places: Places, watch: Watch | None = None) -> Finished:
+    """The whole stage, as the command line calls it."""
+    crew = open_crew(cpu=device_of(config.loop.device).type == "cpu")
+    with open_table(config, places, crew) as table:
+        return train(config, places, table, crew, watch)

@@ -1,0 +1,245 @@
+"""The loss of reinforcement learning: clipped ratio, KL to a reference, entropy, value; PPO and GRPO of the same parts.
+
+    ratio   = exp(log p - log p_old)
+    policy  = -mean min(ratio · A, clip(ratio, 1 - low, 1 + high) · A)
+    kl      = mean (exp(d) - 1 - d),  d = log p_reference - log p                        (the k3 estimator)
+    value   = mean (V - return)² / 2
+    PPO     = policy + c_kl · kl - c_entropy · entropy + c_value · value;  GRPO is the same without a value
+
+Means are over the tokens that the policy wrote. A step of several batches gives each the `total` of written tokens:
+their losses then add up to that of one large batch. k3 is never negative and 0 for equal policies; taken as a loss its
+gradient is that of KL(reference ‖ policy), which near the reference is also that of KL(policy ‖ reference).
+
+Logits are the largest thing here (tokens × 8192 × 4 bytes), so they are made for written tokens alone, `CHUNK` at a
+time, and again in the backward pass. Log-probabilities of the sampler differ from these by the rounding of another
+order of sums: take the old ones from `figures` before the first step where the ratio must begin at 1.
+
+Not covered: where advantages come from (`advantages`), averaging gradients over several devices (the caller's).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from sparserl.policy.encoder import EncoderInput
+from sparserl.policy.language import Language
+from sparserl.policy.model import Policy
+from sparserl.train.loop import Step
+from sparserl.train.rl.value import ValueHead
+
+CHUNK = 4096
+"""tokens whose logits are there at one time: 128 MiB of them"""
+FARTHEST = 10.0
+"""log-ratios are cut here: beyond, exp only makes infinities, and a clipped token has no gradient anyway"""
+
+
+@dataclass(frozen=True)
+class Coefficients:
+    """How the parts of the loss are put together."""
+
+    clip_low: float = 0.2
+    """a ratio below 1 - this earns nothing more"""
+    clip_high: float = 0.28
+    """a ratio above 1 + this earns nothing more; a little wider, so that rare tokens can rise"""
+    kl: float = 0.02
+    """of the KL to the reference"""
+    entropy: float = 0.0
+    """of the bonus for entropy, nats a token"""
+    value: float = 0.5
+    """of the value loss (PPO)"""
+
+    def __post_init__(self) -> None:
+        for name in ("kl", "entropy", "value"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(
+                    f"The '{name}' of Coefficients must be a finite number, not negative. Got {getattr(self, name)}."
+                )
+        if not (0 < self.clip_low < 1 and 0 < self.clip_high < math.inf):
+            raise ValueError(
+                "The 'clip_low' of Coefficients must lie between 0 and 1, 'clip_high' above 0. "
+                f"Got {self.clip_low} and {self.clip_high}."
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Rollouts as tensors, filled up on the right; all but the matrices are (batch, tokens), beside `ids`."""
+
+    ids: Tensor
+    written: Tensor
+    """bool: the policy wrote it; false for given tokens, feedback and padding"""
+    old: Tensor
+    """log-probability when it was written"""
+    advantages: Tensor
+    """(batch, tokens), or (batch, 1): one a rollout"""
+    matrix: EncoderInput | None = None
+    """the matrices; None: a plain language model, or `prefix`"""
+    which: Tensor | None = None
+    """(batch): the place of each row's matrix in `matrix` or `prefix`; None: one a row. Each is encoded once."""
+    prefix: Tensor | None = None
+    """what the encoder made of the matrices, in place of `matrix`; it then learns nothing"""
+    reference: Tensor | None = None
+    """log-probability under the reference; None: no KL"""
+    returns: Tensor | None = None
+    """what the value head is to say (PPO)"""
+    total: int = 0
+    """written tokens of the whole step; 0: those of this batch"""
+
+    def __post_init__(self) -> None:
+        for name in ("written", "old", "advantages", "reference", "returns"):
+            given = getattr(self, name)
+            shapes = [self.ids.shape, (self.ids.shape[0], 1)] if name == "advantages" else [self.ids.shape]
+            if given is not None and given.shape not in shapes:
+                raise ValueError(
+                    f"The '{name}' of a Batch must have the shape of its ids, {tuple(self.ids.shape)}. "
+                    f"Got {tuple(given.shape)}."
+                )
+        if self.matrix is not None and self.prefix is not None:
+            raise ValueError("A Batch takes 'matrix' or 'prefix', not both.")
+        if bool(self.written[:, 0].any()):
+            raise ValueError("The first token of a rollout is given ('<program>'): it can't be among the written.")
+
+
+@dataclass(frozen=True, eq=False)
+class Figures:
+    """What a policy says of the written tokens, each (batch, tokens); 0 for the others."""
+
+    log_probs: Tensor
+    entropy: Tensor
+    """nats, of the whole distribution at that place"""
+    values: Tensor | None = None
+
+
+# ── What the policy says ──────────────────────────────────────────────────────
+
+
+def figures(policy: Policy, batch: Batch, head: ValueHead | None = None, entropy_gradient: bool = False) -> Figures:
+    """Log-probabilities and entropy of the written tokens, and their values where there is a head."""
+    chosen = batch.written[:, 1:]
+    states = _hidden(policy, batch)[:, :-1][chosen]  # (written, width): the state before each written token
+    targets = batch.ids[:, 1:][chosen]
+    parts = [
+        _token_figures(policy.language, states[at : at + CHUNK], targets[at : at + CHUNK], entropy_gradient)
+        for at in range(0, max(1, len(states)), CHUNK)
+    ]
+    log_probs, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
+    values = None if head is None else _beside(batch.written, head(states))
+    return Figures(_beside(batch.written, log_probs), _beside(batch.written, entropy), values)
+
+
+def _hidden(policy: Policy, batch: Batch) -> Tensor:
+    """(batch, tokens, width)."""
+    prefix = policy.prefix(batch.matrix) if batch.matrix is not None else batch.prefix
+    vectors: Tensor = policy.language.model.embed_tokens(batch.ids)
+    if prefix is None:
+        return policy.language.hidden(vectors)
+    prefix = prefix if batch.which is None else prefix[batch.which]
+    joined = torch.cat((prefix.to(vectors.dtype), vectors), dim=1)
+    return policy.language.hidden(joined)[:, prefix.shape[1] :]
+
+
+def _token_figures(language: Language, states: Tensor, targets: Tensor, gradient: bool) -> tuple[Tensor, Tensor]:
+    """(written) each. With gradients on, the logits are not kept but made again in the backward pass."""
+    if not torch.is_grad_enabled():
+        return _from_logits(language, states, targets, gradient)
+    out: tuple[Tensor, Tensor] = checkpoint(_from_logits, language, states, targets, gradient, use_reentrant=False)
+    return out
+
+
+def _from_logits(language: Language, states: Tensor, targets: Tensor, gradient: bool) -> tuple[Tensor, Tensor]:
+    logits = language.head(states)
+    log_total = logits.logsumexp(-1)
+    log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_total
+    with torch.set_grad_enabled(gradient and torch.is_grad_enabled()):
+        mean_logit = ((logits - log_total[:, None]).exp() * logits).sum(-1)
+        entropy = log_total - mean_logit
+    return log_probs, entropy
+
+
+def _beside(written: Tensor, flat: Tensor) -> Tensor:
+    """(batch, tokens) with the flat figures at the written tokens, in order."""
+    return torch.zeros(written.shape, dtype=flat.dtype, device=flat.device).masked_scatter(written, flat)
+
+
+# ── The parts of the loss ─────────────────────────────────────────────────────
+
+
+def masked_mean(values: Tensor, mask: Tensor, total: int = 0) -> Tensor:
+    """Over the tokens of the mask; `total` in place of their number. 0 where there are none."""
+    return (values * mask).sum() / (total or mask.sum().clamp(min=1))
+
+
+def ratios(log_probs: Tensor, old: Tensor) -> Tensor:
+    return (log_probs - old).clamp(-FARTHEST, FARTHEST).exp()
+
+
+def clipped(ratio: Tensor, advantages: Tensor, coefficients: Coefficients) -> Tensor:
+    """The clipped surrogate of each token, to be made large."""
+    within = ratio.clamp(1 - coefficients.clip_low, 1 + coefficients.clip_high)
+    return torch.minimum(ratio * advantages, within * advantages)
+
+
+def k3(log_probs: Tensor, others: Tensor) -> Tensor:
+    """Of each token, an estimate of KL(policy ‖ other) from tokens that the policy drew: exp(d) - 1 - d."""
+    apart = (others - log_probs).clamp(-FARTHEST, FARTHEST)
+    return torch.expm1(apart) - apart
+
+
+def policy_parts(found: Figures, batch: Batch, coefficients: Coefficients) -> tuple[Tensor, dict[str, Tensor]]:
+    """What PPO and GRPO have in common: the loss of the policy, and the figures worth a curve."""
+    mask, total = batch.written, batch.total
+    ratio = ratios(found.log_probs, batch.old)
+    surrogate = -masked_mean(clipped(ratio, batch.advantages, coefficients), mask, total)
+    entropy = masked_mean(found.entropy, mask, total)
+    loss = surrogate
+    parts = {"policy_loss": surrogate, "entropy": entropy}
+    if batch.reference is not None:
+        parts["kl"] = masked_mean(k3(found.log_probs, batch.reference), mask, total)
+        if coefficients.kl:
+            loss = loss + coefficients.kl * parts["kl"]
+    if coefficients.entropy:
+        loss = loss - coefficients.entropy * entropy
+    with torch.no_grad():
+        higher, lower = ratio > 1 + coefficients.clip_high, ratio < 1 - coefficients.clip_low
+        cut = (higher & (batch.advantages > 0)) | (lower & (batch.advantages < 0))
+        parts["clip_fraction"] = masked_mean(cut.float(), mask, total)
+        parts["kl_old"] = masked_mean(k3(found.log_probs, batch.old), mask, total)
+        parts["ratio"] = masked_mean(ratio, mask, total)
+    return loss, parts
+
+
+# ── The two algorithms ────────────────────────────────────────────────────────
+
+
+def grpo(policy: Policy, batch: Batch, coefficients: Coefficients) -> Step:
+    """Advantages are those of whole rollouts in their group; nothing else is learnt."""
+    found = figures(policy, batch, entropy_gradient=coefficients.entropy > 0)
+    loss, parts = policy_parts(found, batch, coefficients)
+    return _step(loss, parts, batch)
+
+
+def ppo(policy: Policy, head: ValueHead, batch: Batch, coefficients: Coefficients) -> Step:
+    """Advantages are those of tokens (`advantages.gae`); the value head learns their returns."""
+    if batch.returns is None:
+        raise ValueError("PPO needs the 'returns' of a Batch: make them with advantages.gae.")
+    found = figures(policy, batch, head, entropy_gradient=coefficients.entropy > 0)
+    loss, parts = policy_parts(found, batch, coefficients)
+    assert found.values is not None
+    parts["value_loss"] = masked_mean((found.values - batch.returns) ** 2 / 2, batch.written, batch.total)
+    return _step(loss + coefficients.value * parts["value_loss"], parts, batch)
+
+
+def imitation(policy: Policy, batch: Batch) -> Step:
+    """Self-imitation: minus the mean log-probability of the written tokens, by weight (`advantages`)."""
+    found = figures(policy, batch)
+    loss = -masked_mean(found.log_probs * batch.advantages, batch.written, batch.total)
+    return _step(loss, {"imitation_loss": loss}, batch)
+
+
+def _step(loss: Tensor, parts: dict[str, Tensor], batch: Batch) -> Step:
+    return Step(loss, batch.ids.numel(), {name: part.detach() for name, part in parts.items()})

@@ -1,0 +1,65 @@
+"""A referee without a machine: it says what was said when the rollouts of a folder were stored.
+
+A program that was judged on a prompt several times gets its verdicts in the order they were stored; once they have all
+been told, the last one stays. So a run that asks as the first one did hears what the first one heard.
+
+Not covered: programs that nobody wrote before. They raise StoreError, or get one verdict for all (`unknown`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from sparserl.errors import StoreError
+from sparserl.records import Verdict
+from sparserl.train.rl.nouns import Judged, Prompt, prompt_key
+from sparserl.train.rl.rollout_store import ROLLOUTS, RolloutStore
+
+Key = tuple[str, str]
+"""prompt and text"""
+
+
+class ReplayReferee:
+    """Implements `referee.Referee`."""
+
+    def __init__(self, folder: Path, unknown: Verdict | None = None) -> None:
+        """`unknown`: the verdict on a program that was not stored; None: StoreError."""
+        self.folder, self.unknown = folder, unknown
+        self._judged: dict[Key, deque[Judged]] = {}
+        self._retimed: dict[Key, deque[Judged]] = {}
+        if not (folder / ROLLOUTS).exists():
+            raise StoreError(f"{folder} has no {ROLLOUTS}: name the folder of a run that stored its rollouts.")
+        store = RolloutStore(folder)
+        for _, rollout in store.rollouts():
+            for turn in rollout.turns:
+                self._judged.setdefault((prompt_key(rollout.prompt), turn.text), deque()).append(turn.judged)
+        for _, prompt, said in store.retimed():
+            for text, judged in said.items():
+                self._retimed.setdefault((prompt_key(prompt), text), deque()).append(judged)
+
+    def judge(self, groups: Sequence[tuple[Prompt, Sequence[str]]]) -> Iterator[tuple[int, list[Judged]]]:
+        for place, (prompt, texts) in enumerate(groups):
+            yield place, [self._told(self._judged, prompt, text) for text in texts]
+
+    def retime(self, prompt: Prompt, texts: Sequence[str], incumbent: str | None) -> dict[str, Judged]:
+        asked = dict.fromkeys([*texts, *([incumbent] if incumbent else [])])
+        return {text: self._told(self._retimed, prompt, text) for text in asked}
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _told(self, stored: dict[Key, deque[Judged]], prompt: Prompt, text: str) -> Judged:
+        said = stored.get((prompt_key(prompt), text))
+        if said:
+            return said.popleft() if len(said) > 1 else said[0]
+        if self.unknown is None:
+            what = "retimed" if stored is self._retimed else "judged"
+            raise StoreError(
+                f"{self.folder} has no program like this {what} on '{prompt.case}' "
+                f"({prompt.problem.op} {prompt.problem.dtype}): {text[:60]!r}… "
+                "Replay with the settings and seed of that run, judge on a machine (--judge sim or cuda), "
+                "or choose a verdict for programs that are not known."
+            )
+        return Judged(self.unknown, "not among the stored rollouts")

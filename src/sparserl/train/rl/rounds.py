@@ -1,0 +1,153 @@
+"""The first half of a round: draw prompts, play, judge, time the winners again, remember them. No gradients here.
+
+    the curriculum's prompts → each process plays its share → the fastest of a group are timed again, longer, beside the
+    incumbent (the best program known on that matrix) and the baseline → all processes have all rollouts → archive
+
+The longer timing replaces the brief one and its reward; a winner that is wrong on that second look loses its reward.
+A round is a function of (seed, round, weights, archive, results) and of what the referee says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from math import log
+from typing import Any
+
+import numpy as np
+
+from sparserl.judge.reward import RewardWeights, mean_speedup, reward
+from sparserl.records import Verdict
+from sparserl.train.rl.config import RLConfig
+from sparserl.train.rl.crew import Crew
+from sparserl.train.rl.curriculum import Curriculum, Results
+from sparserl.train.rl.episodes import Player, Reward, log_speedup
+from sparserl.train.rl.explore import Elites, pair_of
+from sparserl.train.rl.nouns import Judged, Prompt, Rollout
+from sparserl.train.rl.referee import retime_all
+from sparserl.train.rules import FAILURE
+
+
+def reward_of(weights: RewardWeights, modes: Sequence[str]) -> Reward:
+    """The reward of what the referee says, in these modes."""
+
+    def earned(judged: Judged) -> float:
+        right = judged.verdict is Verdict.CORRECT
+        speedup = mean_speedup(judged.times_us, judged.baseline_us, modes) if right else None
+        return reward(judged.verdict, speedup, weights)
+
+    return earned
+
+
+def seed_of(*numbers: int) -> int:
+    """One seed of several numbers."""
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])
+
+
+@dataclass
+class Played:
+    """What rounds leave behind, beside the weights; part of a checkpoint."""
+
+    elites: Elites
+    results: Results
+
+    def incumbents(self) -> dict[tuple[str, str], str]:
+        """The fastest program known by pair of case and problem."""
+        best: dict[tuple[str, str], tuple[float, str]] = {}
+        for elite in self.elites.cells.values():
+            pair = pair_of(elite.prompt)
+            best[pair] = max(best.get(pair, (-np.inf, "")), (elite.speed, elite.text))
+        return {pair: text for pair, (_, text) in best.items()}
+
+
+Retiming = tuple[Prompt, dict[str, Judged]]
+
+
+@dataclass(frozen=True)
+class Round:
+    """What was played."""
+
+    rollouts: list[Rollout]
+    """in the order of their groups, with the winners' longer timings"""
+    brief: list[Rollout]
+    """the same with the first timings alone, as they are stored"""
+    retimings: list[Retiming]
+
+
+def play_round(
+    number: int, curriculum: Curriculum, player: Player, played: Played, *, config: RLConfig, crew: Crew
+) -> Round:
+    """A whole round, the same in every process; `played` is brought up to date."""
+    prompts = curriculum.round(number, played.results)
+    mine = crew.share(prompts)
+    own = player.play(mine, seed_of(config.loop.seed, number, crew.rank)) if mine else []
+    own = [replace(each, group=crew.rank + crew.count * each.group) for each in own]
+    again = timed_again(own, player, played.incumbents(), config)
+    brief = sorted(crew.gather(own), key=lambda each: each.group)
+    all_again = sorted(crew.gather(again), key=lambda each: each[0])
+    longer = {group: judged for group, _, judged in all_again}
+    rollouts = [_with(each, longer.get(each.group, {}), player.reward) for each in brief]
+    remember(number, rollouts, played, config)
+    return Round(rollouts, brief, [(prompt, judged) for _, prompt, judged in all_again])
+
+
+def timed_again(
+    rollouts: Sequence[Rollout], player: Player, incumbents: Mapping[tuple[str, str], str], config: RLConfig
+) -> list[tuple[int, Prompt, dict[str, Judged]]]:
+    """(group, prompt, longer timings by text) of each group's fastest programs and the incumbent."""
+    asked, requests = [], []
+    for group, members in groupby(rollouts, key=lambda each: each.group):
+        own = list(members)
+        if texts := _fastest(own, config):
+            asked.append((group, own[0].prompt))
+            requests.append((own[0].prompt, texts, incumbents.get(pair_of(own[0].prompt))))
+    found = dict(retime_all(player.referee, requests))
+    return [(*each, found[place]) for place, each in enumerate(asked)]
+
+
+def _fastest(members: Sequence[Rollout], config: RLConfig) -> list[str]:
+    speeds: dict[str, float] = {}
+    for rollout in members:
+        for turn in rollout.turns:
+            speed = log_speedup(turn.judged, config.play.modes)
+            if speed is not None:
+                speeds[turn.text] = speed
+    return sorted(speeds, key=lambda text: (-speeds[text], text))[: config.retimed]
+
+
+def _with(rollout: Rollout, judged: Mapping[str, Judged], earned: Reward) -> Rollout:
+    turns = [
+        replace(turn, judged=judged[turn.text], reward=earned(judged[turn.text])) if turn.text in judged else turn
+        for turn in rollout.turns
+    ]
+    return replace(rollout, turns=tuple(turns))
+
+
+def remember(number: int, rollouts: Sequence[Rollout], played: Played, config: RLConfig) -> None:
+    """Bring the archive and the curriculum's results up to date with a round."""
+    played.results.add(rollouts)
+    for _, group in groupby(rollouts, key=lambda each: each.group):
+        members = list(group)
+        prompt, mean = members[0].prompt, mean_log_speed(members, config.play.modes)
+        played.elites.met(prompt, mean)
+        winners = {turn.text: turn.judged for each in members for turn in each.turns if turn.judged.retimed}
+        for text in sorted(winners):
+            played.elites.offer(prompt, text, winners[text], mean, number)
+
+
+def mean_log_speed(members: Sequence[Rollout], modes: Sequence[str]) -> float:
+    """Of all programs of a group, a failure counted as the rules of `sparserl eval` count it."""
+    speeds = [log_speedup(turn.judged, modes) for each in members for turn in each.turns]
+    return float(np.mean([log(FAILURE) if speed is None else speed for speed in speeds]))
+
+
+def shuffled(rollouts: Sequence[Rollout], seed: int) -> list[Rollout]:
+    """The control: the verdicts and rewards of a round dealt out among its programs at random."""
+    places = [(at, turn) for at, each in enumerate(rollouts) for turn in range(len(each.turns))]
+    order = np.random.default_rng(seed).permutation(len(places))
+    dealt: list[list[Any]] = [list(each.turns) for each in rollouts]
+    for (at, turn), other in zip(places, order, strict=True):
+        source = rollouts[places[other][0]].turns[places[other][1]]
+        dealt[at][turn] = replace(dealt[at][turn], reward=source.reward)
+    return [replace(each, turns=tuple(turns)) for each, turns in zip(rollouts, dealt, strict=True)]

@@ -1,0 +1,101 @@
+"""What a run plays with: the prompts, what the encoder reads of their matrices, the layouts they admit, the referee.
+
+A collection (`sparserl train collect`) saves time where its matrices are played: it has their admitted layouts, and the
+best reward known on each, which tells the curriculum from the first round on where the policy lags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+from sparserl.errors import SparseRLError
+from sparserl.judge.reward import mean_speedup, reward
+from sparserl.policy.sample import Sample
+from sparserl.records import Verdict
+from sparserl.train.cases import TrainingCase
+from sparserl.train.collected import CollectedCase, load
+from sparserl.train.rl.config import Places, RLConfig
+from sparserl.train.rl.crew import Crew, own_gpu
+from sparserl.train.rl.curriculum import every_prompt, training_matrices
+from sparserl.train.rl.episodes import Look
+from sparserl.train.rl.explore import Admitted, Pair
+from sparserl.train.rl.nouns import Prompt
+from sparserl.train.rl.referee import Referee, RefereeConfig, open_referee
+from sparserl.train.samples import Sampled, samples_of
+
+
+@dataclass(frozen=True)
+class Table:
+    """What is played with."""
+
+    prompts: Sequence[Prompt]
+    """that the curriculum draws from"""
+    look: Look
+    """what the encoder reads of a prompt's matrix"""
+    admitted: Callable[[Prompt], Sequence[str]]
+    """layout lines that explored episodes may begin with"""
+    referee: Referee
+    known: Mapping[Pair, float] = field(default_factory=dict)
+    """the best reward known by case and problem, before the first round"""
+
+
+@contextmanager
+def open_table(config: RLConfig, places: Places, crew: Crew) -> Iterator[Table]:
+    """Make what is missing of it; the referee is closed in the end."""
+    cases = list({case.name: case for each in training_matrices(config.curriculum).values() for case in each}.values())
+    sampled: dict[str, Sampled] = {}
+    if crew.first:  # the others read the file that the first one has made
+        sampled = _samples(cases, places)
+    crew.gather([0])
+    sampled = sampled or _samples(cases, places)
+    prompts = every_prompt(config.curriculum, {name: each.structure for name, each in sampled.items()})
+
+    def look(prompt: Prompt) -> Sample:
+        return sampled[prompt.case].sample
+
+    collection = () if places.collection is None else load(places.collection).cases
+    admitted = Admitted(places.matrices, {(case.name, case.problem): case.admitted for case in collection})
+    referee = open_judge(config, places, crew)
+    try:
+        yield Table(prompts, look, admitted, referee, best_known(collection, config))
+    finally:
+        referee.close()
+
+
+def best_known(collection: Sequence[CollectedCase], config: RLConfig) -> dict[Pair, float]:
+    """What the best collected program of each matrix and problem would earn."""
+    modes = config.play.modes
+    return {
+        (case.name, case.problem): reward(
+            Verdict.CORRECT, mean_speedup(case.best_us, case.baseline_us, modes), config.weights
+        )
+        for case in collection
+        if all(case.best_us.get(mode) and case.baseline_us.get(mode) for mode in modes)
+    }
+
+
+def open_judge(config: RLConfig, places: Places, crew: Crew) -> Referee:
+    """The referee that `--judge` names, on this run's device."""
+    where = config.judged_on if places.judge == "local" else places.judge
+    try:
+        return open_referee(
+            where,
+            RefereeConfig(
+                device=config.judged_on,
+                modes=config.play.modes,  # type: ignore[arg-type]  # checked by RLConfig
+                workers=places.workers,
+                folder=str(places.matrices or ""),
+                seed=config.loop.seed,
+                gpu=own_gpu(crew) if config.judged_on == "cuda" else "",
+            ),
+        )
+    except ValueError as error:
+        raise SparseRLError(str(error)) from error
+
+
+def _samples(cases: Sequence[TrainingCase], places: Places) -> dict[str, Sampled]:
+    # `samples_of` reads name, split and source alone, which a training case has too
+    return samples_of(cast("Sequence[CollectedCase]", cases), places.samples_file, places.matrices)

@@ -1,0 +1,177 @@
+"""The policy gradient of a round: rollouts become advantages and a few optimiser steps.
+
+    look back  log-probabilities (and values) of all written tokens under the policy that played, computed as training
+               computes them: the old ones of the ratio, and the reference of the KL, which is so renewed every round
+    learn      advantages of the objective → minibatches of similar length, several epochs, one optimiser step each
+
+The reward of an episode is that of its best turn and is earned with that turn's last token; what was written after it
+changed nothing: no advantage (GRPO), no return (PPO). Not covered: rewards inside a program.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+import torch
+
+from sparserl.matrix import Array
+from sparserl.train.loop import Step, autocast
+from sparserl.train.rl.advantages import best_of_k, gae, group_relative, standardised
+from sparserl.train.rl.config import RLConfig
+from sparserl.train.rl.diagnostics import explained_variance
+from sparserl.train.rl.episodes import episode_reward
+from sparserl.train.rl.learner import Learner, Line
+from sparserl.train.rl.nouns import Rollout
+from sparserl.train.rl.objective import Batch, figures, grpo, masked_mean, ppo
+from sparserl.train.rl.rounds import seed_of
+
+# ---- before the first step
+
+
+def lines_of(rollouts: Sequence[Rollout]) -> list[Line]:
+    """Rollouts as sequences, nothing known of them yet."""
+    return [
+        Line(each.prompt, np.array(each.ids, dtype=np.int64), np.array(each.written, dtype=bool), {})
+        for each in rollouts
+    ]
+
+
+@torch.no_grad()
+def look_back(learner: Learner, lines: Sequence[Line]) -> list[Line]:
+    """With 'old' and 'reference' under the policy as it is now, and 'values' where there is a value head."""
+    learner.policy.eval()
+    own = learner.crew.share(range(len(lines)))
+    found: list[tuple[int, dict[str, Array]]] = []
+    for part in learner.similar([lines[at] for at in own]):
+        places = [own[at] for at in part]
+        with autocast(learner.device):
+            said = figures(learner.policy, learner.batch([lines[at] for at in places]), learner.head)
+        log_probs = said.log_probs.float().cpu().numpy()
+        values = None if said.values is None else said.values.float().cpu().numpy()
+        for row, at in enumerate(places):
+            count = len(lines[at].ids)
+            columns = {"old": log_probs[row, :count], "reference": log_probs[row, :count]}
+            if values is not None:
+                columns["values"] = values[row, :count]
+            found.append((at, columns))
+    known = dict(learner.crew.gather(found))
+    return [replace(line, columns=known[at]) for at, line in enumerate(lines)]
+
+
+def scores_of(rollouts: Sequence[Rollout], config: RLConfig) -> Array:
+    """One number a rollout: its advantage in its group (GRPO), or what PPO's value head has to foresee."""
+    scores = np.zeros(len(rollouts))
+    for _, group in groupby(range(len(rollouts)), key=lambda at: rollouts[at].group):
+        places = list(group)
+        rewards = np.array([episode_reward(rollouts[at]) for at in places])
+        if config.objective == "best":
+            gains = best_of_k(rewards, min(config.k, len(places)))
+            scores[places] = gains if config.algorithm == "ppo" else standardised(gains, config.noise)
+        else:
+            scores[places] = rewards if config.algorithm == "ppo" else group_relative(rewards, config.noise)
+    return scores
+
+
+def ends_of(rollouts: Sequence[Rollout]) -> list[int]:
+    """The place of the token that earned each rollout its reward: the last of its best turn."""
+    return [max(each.turns, key=lambda turn: turn.reward).last - 1 for each in rollouts]
+
+
+def with_group_advantages(lines: Sequence[Line], scores: Array, ends: Sequence[int]) -> list[Line]:
+    """GRPO: every token up to the one that earned the reward has the rollout's advantage."""
+    found = []
+    for line, score, end in zip(lines, scores, ends, strict=True):
+        advantages = np.where(np.arange(len(line.ids)) <= end, score, 0.0)
+        found.append(replace(line, columns={**line.columns, "advantages": advantages}))
+    return found
+
+
+def with_token_advantages(
+    lines: Sequence[Line], scores: Array, ends: Sequence[int], config: RLConfig, lam: float
+) -> list[Line]:
+    """PPO: by generalised advantage estimation over the written tokens, then standardised over the round."""
+    width = max(int(line.written.sum()) for line in lines)
+    rewards, values = np.zeros((len(lines), width)), np.zeros((len(lines), width))
+    there = np.arange(width) < np.array([line.written.sum() for line in lines])[:, None]
+    for row, (line, score, end) in enumerate(zip(lines, scores, ends, strict=True)):
+        values[row, there[row]] = line.columns["values"][line.written]
+        rewards[row, int(line.written[: end + 1].sum()) - 1] = score
+    advantages, returns = gae(rewards, values, config.gamma, lam)
+    centred = np.where(there, advantages - advantages[there].mean(), 0.0)
+    scaled = np.zeros_like(centred)
+    scaled[there] = standardised(centred[there], config.noise)
+    found = []
+    for row, line in enumerate(lines):
+        columns = dict(line.columns)
+        for name, values_of in (("advantages", scaled), ("returns", returns)):
+            columns[name] = np.zeros(len(line.ids))
+            columns[name][line.written] = values_of[row, there[row]]
+        found.append(replace(line, columns=columns))
+    return found
+
+
+# ---- the steps
+
+
+def learn(learner: Learner, rollouts: Sequence[Rollout], lines: Sequence[Line], number: int) -> dict[str, float]:
+    """The policy gradient of round `number`; returns figures for the curves. lines: from `look_back`."""
+    config = learner.config
+    scores, ends = scores_of(rollouts, config), ends_of(rollouts)
+    curves: dict[str, float] = {}
+    if learner.head is None:
+        lines = with_group_advantages(lines, scores, ends)
+    else:
+        lines = with_token_advantages(lines, scores, ends, config, config.lam)
+        said, came = (np.concatenate([line.columns[k][line.written] for line in lines]) for k in ("values", "returns"))
+        curves["explained_variance"] = explained_variance(said, came)
+    learner.policy.train()
+    sums: defaultdict[str, float] = defaultdict(float)
+    steps = 0
+    for epoch in range(config.epochs):
+        minibatches = learner.minibatches(lines, seed_of(config.loop.seed, number, 7, epoch))
+        away = 0.0
+        for minibatch in minibatches:
+            found = learner.step(minibatch, loss_of(learner), number)
+            away += found["kl_old"] / len(minibatches)
+            steps += 1
+            for name, value in found.items():
+                sums[name] += value
+        if away > config.kl_stop:
+            break
+    return {**curves, **{f"loss/{name}": total / steps for name, total in sorted(sums.items())}, "steps": steps}
+
+
+def loss_of(learner: Learner) -> Callable[[Batch], Step]:
+    """That of the run's algorithm."""
+    coefficients, head = learner.config.coefficients, learner.head
+    if head is None:
+        return lambda batch: grpo(learner.policy, batch, coefficients)
+    return lambda batch: ppo(learner.policy, head, batch, coefficients)
+
+
+def warm_up(learner: Learner, rollouts: Sequence[Rollout], lines: Sequence[Line], number: int) -> list[Line]:
+    """A fresh value head learns its first round alone, from what came of every token; the lines with its new values."""
+    config, head = learner.config, learner.head
+    if head is None or not learner.fresh_head:
+        return list(lines)
+    lines = with_token_advantages(lines, scores_of(rollouts, config), ends_of(rollouts), config, lam=1.0)
+
+    def value_loss(batch: Batch) -> Step:
+        values = figures(learner.policy, batch, head).values
+        assert values is not None and batch.returns is not None
+        return Step(masked_mean((values - batch.returns) ** 2 / 2, batch.written, batch.total), batch.ids.numel())
+
+    moving = [each for each in learner.policy.parameters() if each.requires_grad]
+    for each in moving:
+        each.requires_grad_(False)
+    for epoch in range(config.value_warmup):
+        for minibatch in learner.minibatches(lines, seed_of(config.loop.seed, number, 8, epoch)):
+            learner.step(minibatch, value_loss, number)
+    for each in moving:
+        each.requires_grad_(True)
+    learner.fresh_head, learner.steps = False, 0
+    return look_back(learner, lines)

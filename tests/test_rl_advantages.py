@@ -1,0 +1,116 @@
+"""Advantages against brute force over all sets, and against the derivative that they estimate."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sparserl.train.rl.advantages import best_of_k, gae, group_relative, standardised
+
+REWARDS = st.lists(st.sampled_from([-2.0, -1.5, 0.0, 0.02, 0.7, 1.3]), min_size=2, max_size=7)
+
+
+@given(REWARDS)
+def test_a_rollout_is_compared_with_the_mean_of_the_others(rewards: list[float]) -> None:
+    found = group_relative(np.array(rewards), noise=1e9)
+    others = [np.mean(rewards[:i] + rewards[i + 1 :]) for i in range(len(rewards))]
+    assert found == pytest.approx(np.array(rewards) - others, abs=1e-12)
+
+
+def test_only_a_spread_above_the_noise_is_divided_by() -> None:
+    rewards = np.array([0.0, 0.1, 0.2, 0.3])
+    spread = float(np.std(rewards, ddof=1))
+    left = group_relative(rewards, noise=spread + 1e-9)
+    assert group_relative(rewards, noise=spread - 1e-9) == pytest.approx(left / spread)
+    assert np.abs(group_relative(rewards * 1e-3, noise=0.02)).max() < 1e-3
+    assert standardised(rewards, spread + 1e-9) is rewards
+    assert np.std(standardised(rewards, 0.0), ddof=1) == pytest.approx(1.0)
+
+
+def test_equal_rewards_and_a_rollout_alone_teach_nothing() -> None:
+    assert not group_relative(np.full(5, 0.7), noise=0.0).any()
+    assert not group_relative(np.array([3.0]), noise=0.0).any()
+    assert not best_of_k(np.full(5, 0.7), 3).any()
+
+
+@given(REWARDS, st.data())
+def test_best_of_k_is_the_mean_gain_over_all_sets_of_k(rewards: list[float], data: st.DataObject) -> None:
+    k = data.draw(st.integers(2, len(rewards)))
+    expected = []
+    for i, mine in enumerate(rewards):
+        sets = list(itertools.combinations(rewards[:i] + rewards[i + 1 :], k - 1))
+        expected.append(k * sum(max(0.0, mine - max(others)) for others in sets) / len(sets))
+    assert best_of_k(np.array(rewards), k) == pytest.approx(np.array(expected), abs=1e-12)
+
+
+def test_best_of_one_is_the_mean_reward() -> None:
+    rewards = np.array([1.0, -2.0, 0.5])
+    assert best_of_k(rewards, 1) == pytest.approx(group_relative(rewards, noise=1e9))
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 4])
+def test_best_of_k_is_an_unbiased_gradient_of_the_expected_best(k: int) -> None:
+    """Over every outcome of four draws from a softmax of three, against the derivative of E[best of k] itself."""
+    rewards, count = np.array([-1.5, 0.2, 0.9]), 4
+    theta = torch.tensor([0.3, -0.5, 0.1], dtype=torch.float64, requires_grad=True)
+    chances = theta.softmax(0)
+    expected = torch.zeros((), dtype=torch.float64)
+    for draws in itertools.product(range(3), repeat=k):
+        expected = expected + chances[list(draws)].prod() * float(max(rewards[list(draws)]))
+    (truth,) = torch.autograd.grad(expected, theta)
+    p = chances.detach().numpy()
+    estimate = np.zeros(3)
+    for draws in itertools.product(range(3), repeat=count):
+        weights = best_of_k(rewards[list(draws)], k)
+        scores = np.eye(3)[list(draws)] - p  # gradient of log p(draw) by theta
+        estimate += p[list(draws)].prod() * (weights[:, None] * scores).mean(axis=0)
+    assert estimate == pytest.approx(truth.numpy(), abs=1e-12)
+
+
+@pytest.mark.parametrize("k", [0, 4])
+def test_more_than_the_group_is_refused(k: int) -> None:
+    with pytest.raises(ValueError, match=r"must be 1\.\.3"):
+        best_of_k(np.zeros(3), k)
+
+
+@pytest.mark.parametrize("rewards", [[], [0.0, float("nan")], [[1.0, 2.0]]])
+def test_rewards_that_are_no_row_of_numbers_are_refused(rewards: list[float]) -> None:
+    with pytest.raises(ValueError, match="row of finite numbers"):
+        group_relative(np.array(rewards), 0.0)
+
+
+@pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.9, 0.8), (1.0, 0.0), (0.5, 1.0)])
+def test_gae_is_the_discounted_sum_of_surprises(gamma: float, lam: float) -> None:
+    rng = np.random.default_rng(3)
+    rewards, values = rng.normal(size=9), rng.normal(size=9)
+    advantages, returns = gae(rewards, values, gamma, lam)
+    for t in range(9):
+        expected = 0.0
+        for later in range(t, 9):
+            after = values[later + 1] if later + 1 < 9 else 0.0
+            expected += (gamma * lam) ** (later - t) * (rewards[later] + gamma * after - values[later])
+        assert advantages[t] == pytest.approx(expected)
+        assert returns[t] == pytest.approx(expected + values[t])
+
+
+def test_gae_without_discount_is_the_reward_to_come_less_the_value() -> None:
+    rewards, values = np.array([0.0, 0.0, 2.0, 0.0, 1.0]), np.array([0.1, 0.2, 0.3, 0.4, 0.5])
+    advantages, returns = gae(rewards, values, 1.0, 1.0)
+    assert returns == pytest.approx([3.0, 3.0, 3.0, 1.0, 1.0])
+    assert advantages == pytest.approx(returns - values)
+
+
+def test_gae_of_a_filled_up_batch_is_that_of_its_rows() -> None:
+    rewards, values = np.random.default_rng(0).normal(size=(2, 2, 6))
+    rewards[1, 4:] = values[1, 4:] = 0.0
+    advantages, _ = gae(rewards, values, 0.95, 0.9)
+    assert advantages[0] == pytest.approx(gae(rewards[0], values[0], 0.95, 0.9)[0])
+    assert advantages[1, :4] == pytest.approx(gae(rewards[1, :4], values[1, :4], 0.95, 0.9)[0])
+    assert not advantages[1, 4:].any()
+    with pytest.raises(ValueError, match="as many values"):
+        gae(rewards, values[:, :5], 1.0, 1.0)

@@ -1,0 +1,84 @@
+"""The figures beside the loss, against rollouts made by hand and the recipes themselves."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from sparserl import recipes
+from sparserl.matrix import Array
+from sparserl.policy.tokenizer import Tokenizer
+from sparserl.records import Problem, Verdict
+from sparserl.train.rl import diagnostics
+from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn
+from sparserl.train.skeleton import skeleton
+
+
+def a_rollout(turns: list[Turn], ids: list[int], log_probs: list[float], group: int = 0) -> Rollout:
+    written = [any(turn.first <= place < turn.last for turn in turns) for place in range(len(ids))]
+    return Rollout(Prompt("case", {}, Problem()), group, ids, log_probs, written, turns)
+
+
+def a_turn(text: str, verdict: Verdict = Verdict.CORRECT, reward: float = 0.0, first: int = 1, last: int = 2) -> Turn:
+    return Turn(text, Judged(verdict), reward, first, last)
+
+
+def test_explained_variance_is_1_for_the_truth_0_for_a_constant_and_less_for_worse() -> None:
+    returns: Array = np.array([1.0, 2.0, 4.0])
+    assert diagnostics.explained_variance(returns, returns) == 1.0
+    assert diagnostics.explained_variance(np.zeros(3), returns) == 0.0
+    assert diagnostics.explained_variance(-returns, returns) < 0
+    assert diagnostics.explained_variance(returns, np.ones(3)) == 0.0
+
+
+def test_shares_by_level_hold_every_level_and_sum_to_1() -> None:
+    found = diagnostics.shares([Verdict.CORRECT, Verdict.CORRECT, Verdict.WRONG, Verdict.UNREADABLE])
+    assert list(found) == [verdict.name.lower() for verdict in Verdict]
+    assert (found["correct"], found["wrong"], found["failed"]) == (0.5, 0.25, 0.0)
+    assert sum(found.values()) == 1.0
+
+
+def test_entropy_goes_to_the_part_that_was_written_in_every_turn() -> None:
+    t = Tokenizer
+    first = [t.program, t.layout, 100, t.launch, 101, t.code, 102, t.eos]  # the layout is forced
+    second = [t.feedback, 103, t.program, t.layout, 104, t.launch, t.code, t.eos]
+    nats = [0.0, 0.0, 0.0, 1.0, 2.0, 4.0, 5.0, 7.0, 0.0, 0.0, 0.0, 1.0, 3.0, 4.0, 6.0, 3.0]
+    turns = [a_turn("", first=3, last=8), a_turn("", first=11, last=16)]
+    rollout = a_rollout(turns, first + second, [-each for each in nats])
+    found = diagnostics.entropy_by_part([rollout])
+    assert found == pytest.approx({"header": (1 + 1 + 3 + 4) / 4, "launch": (2 + 4 + 6) / 3, "body": (5 + 7 + 3) / 3})
+
+
+@pytest.mark.parametrize("problem", [Problem(), Problem(op="spmm", columns=32)], ids=["spmv", "spmm"])
+def test_no_recipe_is_new_for_its_own_problem(problem: Problem) -> None:
+    assert all(skeleton(recipe.text) in diagnostics.recipe_skeletons(problem) for recipe in recipes.space(problem)[::9])
+
+
+def test_numbers_and_names_make_nothing_new_but_another_statement_does() -> None:
+    problem = Problem()
+    text = recipes.space(problem)[0].text
+    assert not diagnostics.is_new(text.replace("sum", "total").replace("128", "96"), problem)
+    assert diagnostics.is_new(text.rstrip().removesuffix("}") + "    __syncthreads();\n}\n", problem)
+    assert not diagnostics.is_new("no program", problem)
+
+
+def test_the_summary_counts_skeletons_by_group_and_novelty_among_the_right() -> None:
+    space = recipes.space(Problem())
+    kinds = list({skeleton(recipe.text): recipe.text for recipe in space[::50]}.values())
+    new = kinds[0].rstrip().removesuffix("}") + "    __syncthreads();\n}\n"
+    ids, nats = [Tokenizer.program, Tokenizer.layout], [0.0, -0.5]
+    rollouts = [
+        a_rollout([a_turn(kinds[0], reward=0.5)], ids, nats),
+        a_rollout([a_turn(kinds[1], reward=1.5)], ids, nats),
+        a_rollout([a_turn("nothing", Verdict.UNREADABLE, -2.0)], ids, nats),
+        a_rollout([a_turn(new, reward=1.0)], ids, nats, group=1),
+        a_rollout([a_turn(new + " ", Verdict.WRONG, -1.0)], ids, nats, group=1),
+    ]
+    found = diagnostics.summary(rollouts)
+    assert found["reward/mean"] == pytest.approx(0.0)
+    assert found["reward/best"] == pytest.approx(1.25)
+    assert found["share/correct"] == pytest.approx(0.6)
+    assert found["entropy/header"] == pytest.approx(0.5)
+    assert found["skeletons"] == pytest.approx(1.5)
+    assert found["novelty"] == pytest.approx(1 / 3)
+    assert diagnostics.summary([]) == {}
