@@ -134,14 +134,14 @@ def test_doctor_passes_what_needs_no_gpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_tune_writes_a_kernel_an_operator_and_a_report(tmp_path: Path) -> None:
+def test_tune_writes_a_kernel_an_operator_a_report_and_a_page(tmp_path: Path) -> None:
     A = sp.random(300, 200, 0.03, format="csr", random_state=np.random.default_rng(0))
     scipy.io.mmwrite(tmp_path / "A.mtx", A)
     args = ["tune", "A.mtx", "--device", "sim", "--candidates", "3", "--json", "copy.json"]
     done = command(*args, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "out" / "A"
-    assert sorted(p.name for p in folder.iterdir()) == ["kernel.cu", "operator.srl", "report.json"]
+    assert sorted(p.name for p in folder.iterdir()) == ["index.html", "kernel.cu", "operator.srl", "report.json"]
     report = json.loads((folder / "report.json").read_text())
     assert report == json.loads((tmp_path / "copy.json").read_text())
     assert report["matrix"]["nonzeros"] == A.nnz and report["result"]["time_source"] == "modelled"

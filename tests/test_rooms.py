@@ -20,9 +20,11 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("lexer", "outline", "vocabulary", "expression", "program", "assemble"), 3),
     **dict.fromkeys(("screen", "screen_pointers", "screen_rules"), 3),
     "recipes": 3,
+    "report.source": 3,
     "backends": 4,
     **dict.fromkeys(("judge", "policy"), 5),
     **dict.fromkeys(("vectors", "engine", "operator", "srl", "findings", "search", "referee", "tune"), 6),
+    "report.notebook": 6,
     **dict.fromkeys(("train", "agents", "bench", "report", "doctor", "display"), 7),
     **dict.fromkeys(("cli", "__main__", "__init__"), 8),
 }

@@ -1,4 +1,4 @@
-"""The command line: `sparserl tune`, `doctor`, `families`, `bench`, `train …`, `eval`. It prints, as stages' commands do.
+"""The command line: `sparserl tune`, `doctor`, `families`, `bench`, `report`, `train …`, `eval`. It prints.
 
 A command imports its stage when it runs. Errors that are the user's to read become one line on stderr and exit code 2;
 Ctrl-C exits with 130 where nothing was found yet. Progress goes to stderr, results to stdout.
@@ -16,6 +16,7 @@ import typer
 
 from sparserl.bench import command as commands_bench
 from sparserl.errors import SparseRLError
+from sparserl.report import command as commands_report
 from sparserl.train import (
     commands_collect,
     commands_corpus,
@@ -45,6 +46,7 @@ for _stage in (
     train.command()(_stage)
 app.command("eval")(commands_eval.evaluate)
 app.command()(commands_bench.bench)
+app.command()(commands_report.report)
 
 
 @app.callback()
@@ -100,7 +102,7 @@ def tune(
         typer.echo("sparserl: stopped before any candidate was verified.", err=True)
         raise typer.Exit(130) from None
     found.report["matrix"]["name"] = matrix
-    _write(found, folder, "" if json == "-" else json)
+    _write(found, matrix, folder, "" if json == "-" else json)
     if json == "-":
         display.show_json(found.report)
     else:
@@ -167,13 +169,15 @@ def _check_file(file: Path, option: str) -> None:
     _check_folder(file.parent, option)
 
 
-def _write(found: Operator, folder: Path, json_file: str) -> None:
+def _write(found: Operator, name: str, folder: Path, json_file: str) -> None:
+    from sparserl.report import tuning
     from sparserl.store import write_atomic, write_json
 
     try:
         write_atomic(folder / "kernel.cu", found.source.encode())
         found.save(folder / "operator.srl")
         write_json(folder / "report.json", found.report)
+        tuning.write(folder, found, found.pattern, name)
         if json_file:
             write_json(Path(json_file), found.report)
     except OSError as error:

@@ -67,7 +67,7 @@ def show(operator: Operator, folder: Path) -> None:
         _table(console, heads, rows)
     else:
         _plain(heads, rows)
-    for line in [*_verdict(operator), f"{folder}/: kernel.cu, operator.srl, report.json"]:
+    for line in [*_verdict(operator), f"{folder}/: index.html (the page), kernel.cu, operator.srl, report.json"]:
         console.print(line, markup=False)
 
 

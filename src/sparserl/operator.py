@@ -13,7 +13,6 @@ policy.
 
 from __future__ import annotations
 
-import html
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +23,7 @@ from scipy.sparse.linalg import LinearOperator
 
 from sparserl import vectors
 from sparserl.errors import OperatorError
-from sparserl.matrix import Matrix
+from sparserl.matrix import Matrix, Pattern
 from sparserl.records import Problem
 from sparserl.value_order import ValueOrder
 from sparserl.values import STORAGE, store, widen
@@ -73,6 +72,11 @@ class Operator(LinearOperator):  # type: ignore[misc]  # SciPy ships no types
     def source(self) -> str:
         """The program's text: header lines and CUDA; for cuSPARSE a line that says which routine it is."""
         return self._engine.source
+
+    @property
+    def pattern(self) -> Pattern:
+        """Where the matrix has entries."""
+        return self._matrix.pattern
 
     @property
     def layout(self) -> str:
@@ -279,5 +283,6 @@ class Operator(LinearOperator):  # type: ignore[misc]  # SciPy ships no types
         return "Operator(" + "; ".join(text for _, text in self._facts()) + ")"
 
     def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{html.escape(k)}</th><td>{html.escape(v)}</td></tr>" for k, v in self._facts())
-        return f"<table>{rows}</table><details><summary>kernel</summary><pre>{html.escape(self.source)}</pre></details>"
+        from sparserl.report.notebook import repr_html
+
+        return repr_html(self)

@@ -1,0 +1,424 @@
+"""The report: valid, whole in itself, honest about what was modelled, and safe whatever a matrix is called."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import hashlib
+import html
+import itertools
+import json
+import re
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from report_records import PROBLEMS, records
+from sparserl.bench.archive import sha
+from sparserl.bench.figures import standings, summary
+from sparserl.bench.plots import Point
+from sparserl.errors import StoreError
+from sparserl.records import Problem
+from sparserl.report import board, candidates, charts, matrix_view, page
+from sparserl.report.board import Entry
+from sparserl.report.notebook import repr_html
+from sparserl.report.source import highlight
+from sparserl.report.words import compact, problem_short
+from sparserl.store import append_jsonl
+
+TODAY = datetime.date(2026, 1, 3)
+HOSTILE = "<script>alert('1')</script>"
+VOID = {"meta", "input", "br", "hr", "img", "link"}
+OPTIONAL = {"td", "th", "tr"}
+"""end tags that HTML lets a page leave out"""
+
+
+class Reader(HTMLParser):
+    """Follows every tag and keeps ids, attributes, tags and the packed views."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.views: dict[str, str] = {}
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        while self.open and self.open[-1] in OPTIONAL and tag not in OPTIONAL:
+            self.open.pop()
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        tag, attributes = self.tags[-1] if self.tags else ("", {})
+        if tag == "script" and "data-matrix" in attributes and self.open[-1] == "script":
+            self.views[str(attributes["data-matrix"])] = zlib.decompress(base64.b64decode(data)).decode()
+
+
+def read(text: str) -> Reader:
+    reader = Reader()
+    reader.feed(text)
+    reader.close()
+    return reader
+
+
+@pytest.fixture(scope="module")
+def every() -> list[dict[str, Any]]:
+    return records(20)
+
+
+@pytest.fixture(scope="module")
+def text(every: list[dict[str, Any]]) -> str:
+    return page.page(board.board(every), TODAY)
+
+
+@pytest.fixture(scope="module")
+def reader(text: str) -> Reader:
+    return read(text)
+
+
+def entry(every: list[dict[str, Any]], at: int = 0) -> Entry:
+    return [e for e in board.board(every).entries if not e.fault][at]
+
+
+# ---- whole and valid
+
+
+def test_every_tag_is_closed_and_every_id_is_unique(reader: Reader) -> None:
+    assert reader.open == []
+    assert len(reader.ids) == len(set(reader.ids))
+
+
+def test_every_view_closes_its_tags(reader: Reader) -> None:
+    assert len(reader.views) == 20
+    for view in reader.views.values():
+        assert read(view).open == []
+
+
+def test_the_page_needs_nothing_from_outside(text: str, reader: Reader) -> None:
+    assert not re.search(r"https?:|//[a-z]+\.|url\(|@import", text.partition("<script>")[0])
+    for tag, attributes in [*reader.tags, *(t for view in reader.views.values() for t in read(view).tags)]:
+        assert tag not in ("img", "iframe", "object", "embed") and "src" not in attributes
+        assert (attributes.get("href") or "#").startswith(("#", "data:"))
+
+
+def test_only_the_pages_own_script_may_run_and_no_request_may_be_made(text: str, reader: Reader) -> None:
+    policy = next(a["content"] for t, a in reader.tags if a.get("http-equiv") == "Content-Security-Policy")
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy is not None and f"script-src 'sha256-{digest}'" in policy and "default-src 'none'" in policy
+    assert not any(name.startswith("on") for _, attributes in reader.tags for name in attributes)
+
+
+def test_a_hostile_name_is_only_ever_text(text: str, reader: Reader) -> None:
+    assert HOSTILE not in text and html.escape(HOSTILE) in text
+    assert HOSTILE in reader.views
+    for view in reader.views.values():
+        tags = {tag for tag, _ in read(view).tags}
+        assert "script" not in tags
+    assert "</table>" not in re.sub(r"</tbody></table>", "", reader.views["mesh_extreme_11"])
+
+
+def test_links_to_matrices_lead_to_a_view(reader: Reader) -> None:
+    from urllib.parse import unquote
+
+    targets = {unquote(str(a["href"])[1:]) for t, a in reader.tags if t == "a"}
+    assert targets - {"made"} == set(reader.views)
+
+
+def test_115_matrices_and_three_problems_stay_below_six_megabytes() -> None:
+    assert len(page.page(board.board(records(115)), TODAY).encode()) < 6e6
+
+
+# ---- what it says
+
+
+def test_the_headline_is_the_geometric_mean_of_held_out_real_matrices(every: list[dict[str, Any]], text: str) -> None:
+    found = [
+        s
+        for s in standings(every)
+        if (s.problem, s.mode, s.origin, s.headline) == (PROBLEMS[0], "solver", "real", True)
+    ]
+    mean = summary(found).speedup
+    assert mean is not None
+    (first, *_) = re.findall(r'<div class="big">([\d.]+)<sup>', text)
+    assert first == f"{mean.value:.2f}"
+    assert f"over {len([s for s in found if s.speedup])} real held-out matrices" in text
+
+
+def test_what_was_trained_on_has_a_table_of_its_own(every: list[dict[str, Any]], text: str) -> None:
+    tables = dict(re.findall(r'<table class="matrices" id="([\w-]+)">(.*?)</table>', text, re.DOTALL))
+    trained = {r["matrix"] for r in every if r["kind"] == "matrix" and r["split"] == "train"}
+    held = {r["matrix"] for r in every if r["kind"] == "matrix" and r["headline"]}
+    names = {key: {html.unescape(n) for n in re.findall(r'data-name="([^"]*)"', t)} for key, t in tables.items()}
+    assert names["trained-0"] == trained and names["held-0"] == held and not trained & held
+
+
+def test_modelled_figures_are_labelled_wherever_they_stand(every: list[dict[str, Any]], text: str) -> None:
+    assert "modelled" not in re.sub(r"<style>.*?</style>", "", text, flags=re.DOTALL)
+    made = page.page(board.board(records(8, device="sim")), TODAY)
+    assert "Modelled, not measured." in made and "paid" not in made.partition('id="made"')[0]
+    assert not any("paid back" in view for view in read(made).views.values())
+    body = made.partition("<main>")[2].partition("</main>")[0]
+    for title in ("<h2>[^<]*", "<h3>[^<]*", r'<div class="big">.*?</p>'):
+        found = re.findall(title + '(?:<span class="modelled">)?', body, re.DOTALL)
+        assert found and all("modelled" in each for each in found)
+    assert all('class="modelled"' in view for view in read(made).views.values() if 'class="numbers"' in view)
+
+
+def test_measured_and_modelled_times_are_refused_in_one_page() -> None:
+    with pytest.raises(StoreError, match="can't be compared"):
+        board.board([*records(4), *records(2, device="sim")[1:]])
+
+
+def test_a_later_record_of_the_same_matrix_replaces_an_earlier_one(every: list[dict[str, Any]]) -> None:
+    again = [{**r, "tuning_s": 99.0} for r in every if r["kind"] == "matrix"][:1]
+    found = board.board([*every, *again])
+    assert len(found.entries) == 60
+    assert [e.tuning_s for e in found.entries if (e.matrix, e.problem) == (again[0]["matrix"], PROBLEMS[0])] == [99.0]
+
+
+def test_a_matrix_that_failed_is_a_row_with_its_reason(text: str, reader: Reader) -> None:
+    row = re.search(r'<tr [^>]*data-name="mesh_extreme_11">.*?</tr>', text, re.DOTALL)
+    assert row is not None and "failed" in row[0] and "out of memory while packing &lt;/table&gt;" in row[0]
+    assert "This matrix failed." in reader.views["mesh_extreme_11"]
+
+
+def test_a_folder_without_records_says_what_makes_them(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="sparserl bench --out"):
+        page.write(tmp_path)
+
+
+def test_write_makes_index_html_from_the_folder(tmp_path: Path, every: list[dict[str, Any]], text: str) -> None:
+    append_jsonl(tmp_path / "bench.jsonl", *every)
+    assert page.write(tmp_path, TODAY) == tmp_path / "index.html"
+    assert (tmp_path / "index.html").read_text(encoding="utf-8") == text
+
+
+def test_every_plot_says_in_words_what_it_shows(text: str, reader: Reader) -> None:
+    plotted = re.findall(r'<svg class="plot"[^>]*>', text)
+    assert len(plotted) == 3 * 2 * 7
+    for tag in [
+        *plotted,
+        *(t for v in reader.views.values() for t in re.findall(r'<svg class="(?:plot|grid)"[^>]*>', v)),
+    ]:
+        assert 'role="img"' in tag and re.search(r'aria-label="[^"]{20,}"', tag)
+
+
+def test_both_colour_schemes_define_the_same_colours(text: str) -> None:
+    style = re.search(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert style is not None
+    blocks = re.findall(r":root \{(.*?)\}", style[1].partition("@media print")[0], re.DOTALL)
+    light, dark = ({n for b in blocks[i::2] for n in re.findall(r"(--\w+):", b)} for i in (0, 1))
+    assert light == dark and "--ours" in light
+    used = set(re.findall(r"var\((--\w+)\)", style[1]))
+    assert used - {"--share"} <= light
+
+
+def test_device_versions_and_command_are_at_the_end(text: str) -> None:
+    end = text[text.index('id="made"') :]
+    for words in ("Example GPU", "torch 2.11", "sparserl bench --matrices DIR", "2026-01-03"):
+        assert words in end
+
+
+# ---- one matrix
+
+
+def test_the_view_has_picture_histogram_candidates_and_highlighted_source(reader: Reader) -> None:
+    view = reader.views["mesh_small_0"]
+    assert view.count('<svg class="grid"') == 1 and "Histogram of row lengths" in view
+    assert view.count('class="part"') == 3 and view.count("<em>pdl_wait</em>") == 3
+    assert view.count('class="crown"') == 3 and "row 812 is off by 3.1e-2" in view
+
+
+def test_a_runner_up_that_was_right_lost_by_so_many_per_cent(every: list[dict[str, Any]]) -> None:
+    one = entry(every)
+    times = sorted(c["times_us"]["solver"] for c in one.candidates if c["verdict"] == "correct")
+    assert f"<b>{100 * (times[1] / times[0] - 1):.1f} %</b>" in candidates.why_runner_up_lost(one, "solver")
+
+
+def tried(*listed: tuple[str, float | None, str], won: int | None = 0) -> Entry:
+    made = [
+        {
+            "layout": f"rows n={i}",
+            "verdict": v,
+            "reason": why,
+            "times_us": {"solver": us} if us else {},
+            "sha": sha(str(i)),
+        }
+        for i, (v, us, why) in enumerate(listed)
+    ]
+    winner = {"name": "kept", "text": str(won)} if won is not None else {"name": "cusparse:coo1", "text": ""}
+    return Entry("a", "spmv float32", candidates=made, winner=winner)
+
+
+@pytest.mark.parametrize(
+    ("one", "words"),
+    [
+        (tried(("correct", 1.0, ""), ("WRONG", None, "row 3 <b>")), "was <b>wrong</b>: row 3 &lt;b&gt;."),
+        (tried(("correct", 1.0, "")), "only candidate"),
+        (tried(("correct", 1.0, ""), ("correct", 1.0001, "")), "a tie."),
+        (tried(("correct", 2.0, ""), won=None), "<b>cusparse:coo1</b> stays"),
+        (tried(("correct", 1.0, ""), ("correct", 0.9, ""), won=0), "seemed 10.0 % faster"),
+        (tried(("correct", 1.0, ""), ("wrong", 0.5, "x"), ("correct", 1.5, "")), "slower by <b>50.0 %</b>"),
+    ],
+)
+def test_why_the_runner_up_lost_is_said_in_every_case(one: Entry, words: str) -> None:
+    assert words in candidates.why_runner_up_lost(one, "solver")
+
+
+def test_each_mode_with_a_winner_of_its_own_shows_its_kernel(every: list[dict[str, Any]]) -> None:
+    one = entry(every)
+    two = Entry("a", one.problem, winners={"solver": {"text": "int a;"}, "chain": {"text": "int b;"}})
+    same = Entry("a", one.problem, winners={"solver": {"text": "int a;"}, "chain": {"text": "int a;"}})
+    assert candidates.kernels(two, ["solver", "chain"]).count("<pre") == 2
+    assert "in chain mode" in candidates.kernels(two, ["solver", "chain"])
+    assert candidates.kernels(same, ["solver", "chain"]).count("<pre") == 1
+
+
+def test_the_spy_plot_draws_every_filled_cell_once() -> None:
+    drawn = matrix_view.spy({"size": 3, "counts": [[1, 1, 0], [0, 9, 9], [0, 0, 100]]})
+    cells = {
+        (int(x) + k, int(y)) for x, y, length in re.findall(r"M(\d+) (\d+)h(\d+)", drawn) for k in range(int(length))
+    }
+    assert cells == {(0, 0), (1, 0), (1, 1), (2, 1), (2, 2)}
+    assert len(re.findall(r"shade\d", drawn)) == 3
+
+
+def test_an_empty_matrix_has_a_view_too() -> None:
+    one = Entry("a", "spmv float32", spy={"counts": [[0]]}, row_histogram={"edges": [0, 1], "counts": [0]})
+    assert "0 of 1 cells" in matrix_view.structure(one)
+    assert matrix_view.result(one, ["solver"], False) == "<h3>SpMV float32</h3>"
+
+
+def test_single_shows_one_matrix_without_tables_of_many(every: list[dict[str, Any]]) -> None:
+    name = entry(every).matrix
+    made = page.single([r for r in every if r["kind"] == "about" or r["matrix"] == name])
+    assert read(made).open == [] and f"<h1>{name}</h1>" in made
+    assert made.count('class="part"') == 3 and "<dialog" not in made and 'class="matrices"' not in made
+
+
+# ---- pieces
+
+
+def test_highlighting_keeps_every_character_of_a_kernel(every: list[dict[str, Any]]) -> None:
+    for broken in (
+        entry(every).winner["text"],
+        'a < b && "x',
+        "/* never closed <b>",
+        "'",
+        "#pragma <x>",
+        "x.5f 1e-3 é",
+    ):
+        marked = highlight(broken)
+        assert html.unescape(re.sub(r"</?(?:i|b|u|s|em)>", "", marked)) == broken
+    assert highlight("int i = 0x1F; // <b>") == "<u>int</u> i = <s>0x1F</s>; <i>// &lt;b&gt;</i>"
+    assert highlight("pdl_wait(); a1 = 2;") == "<em>pdl_wait</em>(); a1 = <s>2</s>;"
+
+
+@pytest.mark.parametrize(
+    ("least", "most"), [(0.96, 1.31), (0.9, 3.0), (1.0, 8.0), (5e3, 6e7), (1.0, 1.4), (1.2, 110.0)]
+)
+def test_ticks_are_few_enough_round_and_in_range(least: float, most: float) -> None:
+    ticks = charts.Axis("x", least, most).ticks()
+    assert 3 <= len(ticks) <= 7 and all(least <= t * 1.0000001 and t <= most * 1.0000001 for t in ticks)
+    assert all(b > a for a, b in itertools.pairwise(ticks))
+    assert len({charts.compact(t) for t in ticks}) == len(ticks)
+
+
+def test_marks_of_a_lane_do_not_hide_each_other() -> None:
+    points = [Point(1.5 + 0.01 * (i % 5), 1.0, "small real", "m") for i in range(10)]
+    drawn = charts.lanes({"small": points}, charts.Axis.around("x", [1.0, 3.0]), "Lanes of marks")
+    places = re.findall(r"translate\(([\d.]+),([\d.]+)\)", drawn)
+    assert len(places) == len(set(places)) == 10
+
+
+@pytest.mark.parametrize(
+    ("value", "words"), [(1500, "1.5k"), (2e7, "20M"), (0.25, "0.25"), (999.9, "1k"), (0, "0"), (3e9, "3G")]
+)
+def test_compact_numbers(value: float, words: str) -> None:
+    assert compact(value) == words
+
+
+def test_short_names_of_problems() -> None:
+    assert [problem_short(p) for p in PROBLEMS] == ["SpMV f32", "SpMV f64", "SpMM f32 × 32"]
+    assert problem_short("spmm float16 64 col row") == "SpMM f16 × 64 col row"
+
+
+# ---- notebook
+
+
+def operator(**more: Any) -> Any:
+    report = {"result": {"baseline": "cusparse:coo1"}, "matrix": {"nonzeros": 12},
+              "candidates": [{"verdict": "correct"}, {"verdict": "correct"}, {"verdict": "wrong"}]}  # fmt: skip
+    return SimpleNamespace(**{
+        "shape": (3, 4), "problem": Problem(), "report": report, "source": "int a; // <b>", "layout": "rows <i>",
+        "generated": True, "device": "Example GPU", "time_us": 1.5, "baseline_us": 3.0, "time_source": "gpu",
+        "speedup": 2.0, **more,
+    })  # fmt: skip
+
+
+def test_an_operator_shows_time_baseline_speedup_layout_and_verdicts() -> None:
+    made = repr_html(operator())
+    for words in (
+        "2.00×",
+        "1.5 µs",
+        "cusparse:coo1 (3 µs)",
+        "rows &lt;i&gt;",
+        "2 correct, 1 wrong",
+        "// &lt;b&gt;</i>",
+    ):
+        assert words in made
+    assert "modelled" not in made and read(made).open == []
+
+
+def test_a_modelled_or_untimed_operator_says_so() -> None:
+    assert "modelled, not measured" in repr_html(operator(time_source="modelled"))
+    bare = repr_html(operator(report={}, speedup=None, time_us=None, baseline_us=None))
+    assert "not timed" in bare and "candidates" not in bare
+    assert "<pre>" not in repr_html(operator(generated=False)) and "cuSPARSE (" in repr_html(operator(generated=False))
+
+
+def test_a_tuning_becomes_records_that_the_page_can_show() -> None:
+    import sparserl
+    from sparserl.families import make, values_for
+    from sparserl.matrix import Matrix
+    from sparserl.report import tuning
+
+    pattern = make("stencil2d", 0, nx=12, ny=8, points=5)
+    matrix = Matrix(pattern, values_for(pattern, 0))
+    op = sparserl.tune(matrix, device="sim", candidates=2, cache=False)
+    made = tuning.records(op, pattern, "a<b")
+    json.dumps(made, allow_nan=False)
+    (one,) = board.board(made).entries
+    assert one.standings["solver"].speedup == pytest.approx(op.speedup)
+    shown = page.single(made)
+    assert "Modelled, not measured." in shown and "a&lt;b" in shown and "a<b" not in shown
+    assert shown.count('class="crown"') == 1 and "<em>" in shown
+
+
+def test_the_command_makes_the_page_and_says_where_it_is(tmp_path: Path, every: list[dict[str, Any]]) -> None:
+    import typer
+    from typer.testing import CliRunner
+
+    from sparserl.report.command import report
+
+    append_jsonl(tmp_path / "bench.jsonl", *every)
+    app = typer.Typer()
+    app.command()(report)
+    said = CliRunner().invoke(app, [str(tmp_path)])
+    assert said.exit_code == 0 and said.output.strip() == str(tmp_path / "index.html")
+    assert (tmp_path / "index.html").stat().st_size > 100_000
