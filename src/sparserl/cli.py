@@ -22,6 +22,7 @@ from sparserl.train import (
     commands_corpus,
     commands_encode,
     commands_eval,
+    commands_rl,
     commands_stages,
     commands_tokens,
 )
@@ -41,7 +42,7 @@ train = typer.Typer(
 app.add_typer(train, name="train")
 for _stage in (
     commands_corpus.corpus, commands_tokens.tokenizer, commands_encode.encoder, commands_collect.collect,
-    commands_stages.pretrain, commands_stages.sft, commands_stages.rank,
+    commands_stages.pretrain, commands_stages.sft, commands_stages.rank, commands_rl.rl,
 ):  # fmt: skip
     train.command()(_stage)
 app.command("eval")(commands_eval.evaluate)

@@ -292,7 +292,7 @@ class _Book:
     def __init__(self, folder: Path, task: Task, config: LoopConfig, step: int, watch: Watch | None) -> None:
         self._folder, self._task, self._config, self._watch = folder, task, config, watch
         self.tokens = self._since = 0
-        self._at, self._board = time.monotonic(), _board(folder / "tensorboard", step)
+        self._at, self._board = time.monotonic(), board(folder / "tensorboard", step)
         earlier = read_jsonl(folder / CHECKS)
         self.checks: dict[str, float] = {k: v for k, v in earlier[-1].items() if k != "step"} if earlier else {}
 
@@ -335,7 +335,7 @@ class _Book:
             self._board.close()
 
 
-def _board(folder: Path, step: int) -> Any:
+def board(folder: Path, step: int) -> Any:
     """A TensorBoard writer, or None where tensorboard is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter

@@ -34,7 +34,7 @@ from typing import Any
 import torch
 
 from sparserl.errors import StoreError
-from sparserl.policy.checkpoint import save_policy
+from sparserl.policy.checkpoint import read_config, save_policy
 from sparserl.policy.sampler import Sampler
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.store import append_jsonl, read_jsonl, write_atomic
@@ -44,7 +44,7 @@ from sparserl.train.loop import (
     Finished,
     Progress,
     Watch,
-    _board,
+    board,
     device_of,
     open_run,
     start_from,
@@ -59,7 +59,7 @@ from sparserl.train.rl.imitate import imitate
 from sparserl.train.rl.learner import Learner
 from sparserl.train.rl.nouns import Rollout
 from sparserl.train.rl.rollout_store import RolloutStore
-from sparserl.train.rl.rounds import Played, Round, play_round, reward_of, seed_of, shuffled
+from sparserl.train.rl.rounds import Played, Round, may_teach, play_round, reward_of, seed_of, shuffled
 from sparserl.train.rl.table import Table, open_table
 from sparserl.train.rl.update import learn, lines_of, look_back, warm_up
 
@@ -79,7 +79,7 @@ class Run:
     def __init__(self, config: RLConfig, places: Places, table: Table, crew: Crew) -> None:
         self.config, self.places, self.crew = config, places, crew
         policy, self.number = start_from(places.weights, "rl")
-        folder = places.weights / POLICY if (places.weights / POLICY).is_dir() else places.weights
+        folder = _policy_folder(places.weights)
         self.tokenizer, self.words = Tokenizer.load(folder / "tokenizer.json"), folder / "tokenizer.json"
         device = device_of(config.loop.device)
         self.learner = Learner(config, policy, device, table.look, crew)
@@ -104,6 +104,8 @@ class Run:
         figures: dict[str, Any] = {"round": number, "rollouts": len(rollouts)}
         figures["tokens"] = sum(sum(each.written) for each in rollouts)
         figures |= summary(rollouts, self.tokenizer.special)
+        rollouts = may_teach(rollouts)
+        figures["withheld"] = len(found.rollouts) - len(rollouts)
         if self.config.shuffled:
             rollouts = shuffled(rollouts, seed_of(self.config.loop.seed, number, 3))
         with self._clock("look back"):
@@ -176,7 +178,7 @@ def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Wat
     run = Run(config, places, table, crew)
     if goes_on:
         run.restore()
-    board = _board(places.out / "tensorboard", run.number) if crew.first else None
+    curves = board(places.out / "tensorboard", run.number) if crew.first else None
     figures: dict[str, Any] = {}
     tokens = 0
     while run.number < config.rounds:
@@ -185,7 +187,7 @@ def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Wat
         figures = run.round()
         tokens += int(figures["tokens"])
         if crew.first:
-            _note(places.out, board, figures)
+            _note(places.out, curves, figures)
         run.save()
         if watch is not None and crew.first:
             spent = sum(value for name, value in figures.items() if name.startswith(CLOCKED))
@@ -193,13 +195,13 @@ def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Wat
             told["rollouts_per_s"] = figures["rollouts"] / max(spent, 1e-9)
             loss = figures.get("loss/policy_loss", 0.0)
             watch(Progress("rl", run.number, config.rounds, loss, figures["tokens"] / max(spent, 1e-9), told))
-    if board is not None:
-        board.close()
+    if curves is not None:
+        curves.close()
     checks: dict[str, float] = {name: figures[name] for name in HEADLINES if name in figures}
     return Finished(places.out, run.number, config.rounds, tokens, time.monotonic() - clock_s, checks)
 
 
-def _note(out: Path, board: Any, figures: Mapping[str, Any]) -> None:
+def _note(out: Path, curves: Any, figures: Mapping[str, Any]) -> None:
     """The round on disk and on TensorBoard."""
     for name, value in figures.items():
         if not math.isfinite(value):
@@ -209,13 +211,19 @@ def _note(out: Path, board: Any, figures: Mapping[str, Any]) -> None:
             )
     append_jsonl(out / ROUNDS, figures)
     for name, value in figures.items():
-        if board is not None and name != "round":
-            board.add_scalar(f"rl/{name}", value, figures["round"])
+        if curves is not None and name != "round":
+            curves.add_scalar(f"rl/{name}", value, figures["round"])
     log.info("rl round %d: %s", figures["round"], {k: round(v, 4) for k, v in figures.items() if "/" in k})
+
+
+def _policy_folder(weights: Path) -> Path:
+    """Of a run, or of a policy itself."""
+    return weights / POLICY if (weights / POLICY).is_dir() else weights
 
 
 def rl(config: RLConfig, places: Places, watch: Watch | None = None) -> Finished:
     """The whole stage, as the command line calls it."""
+    read_config(_policy_folder(places.weights))  # before minutes are spent on matrices
     crew = open_crew(cpu=device_of(config.loop.device).type == "cpu")
     with open_table(config, places, crew) as table:
         return train(config, places, table, crew, watch)

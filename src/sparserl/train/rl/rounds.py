@@ -27,6 +27,7 @@ from sparserl.train.rl.explore import Elites, pair_of
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout
 from sparserl.train.rl.referee import retime_all
 from sparserl.train.rules import FAILURE
+from sparserl.train.withheld import withheld_text
 
 
 def reward_of(weights: RewardWeights, modes: Sequence[str]) -> Reward:
@@ -140,6 +141,12 @@ def mean_log_speed(members: Sequence[Rollout], modes: Sequence[str]) -> float:
     """Of all programs of a group, a failure counted as the rules of `sparserl eval` count it."""
     speeds = [log_speedup(turn.judged, modes) for each in members for turn in each.turns]
     return float(np.mean([log(FAILURE) if speed is None else speed for speed in speeds]))
+
+
+def may_teach(rollouts: Sequence[Rollout]) -> list[Rollout]:
+    """Those without a withheld combination of features: nothing may be learnt from what tests whether it was learnt."""
+    kept = {text: not withheld_text(text) for text in {turn.text for each in rollouts for turn in each.turns}}
+    return [each for each in rollouts if all(kept[turn.text] for turn in each.turns)]
 
 
 def shuffled(rollouts: Sequence[Rollout], seed: int) -> list[Rollout]:

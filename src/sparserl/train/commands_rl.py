@@ -1,0 +1,126 @@
+"""`sparserl train rl`: the command. What it does is in `rl.loop`; every setting that it lacks is in `rl.config`.
+
+A run that stopped because its `--budget` was spent ends with exit code 75 (try again): call it again with `--resume`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from sparserl.errors import SparseRLError
+from sparserl.train.commands_stages import TRY_AGAIN, Budget, Matrices, Out, Rate, Resume, Samples, Warmup, progress
+
+if TYPE_CHECKING:
+    from sparserl.train.loop import Finished
+    from sparserl.train.rl.config import RLConfig
+
+REWARDS = {"hierarchical": "hierarchical", "speed": "speed", "correct": "correctness"}
+
+
+def rl(
+    *,
+    weights: Annotated[Path, typer.Option(help="Folder of the policy to begin with, such as a fine-tuning run.")],
+    out: Out,
+    algorithm: Annotated[str, typer.Option(help="ppo or grpo")] = "grpo",
+    objective: Annotated[str, typer.Option(help="mean reward, or best: of k, as the product keeps the best")] = "best",
+    k: Annotated[int, typer.Option(help="of the objective 'best'")] = 8,
+    rounds: Annotated[int, typer.Option(help="of playing and learning")] = 100,
+    prompts: Annotated[int, typer.Option(help="matrices a round, in all processes together")] = 64,
+    group: Annotated[int, typer.Option(help="programs a matrix and round")] = 16,
+    turns: Annotated[int, typer.Option(help="most programs an episode, 1 to 3")] = 1,
+    judge: Annotated[str, typer.Option(help="local, replay:FOLDER or ray://HOST:PORT")] = "local",
+    device: Annotated[str, typer.Option(help="cuda or sim: where programs are judged")] = "cuda",
+    learn_on: Annotated[str, typer.Option(help="auto, cuda or cpu: where the policy is trained")] = "auto",
+    matrices: Matrices = None,
+    collection: Annotated[Path | None, typer.Option(help="Collection with what its matrices admit.")] = None,
+    samples: Samples = None,
+    cases: Annotated[int, typer.Option(help="generated matrices for SpMV; half as many for SpMM")] = 800,
+    most_nonzeros: Annotated[float, typer.Option(help="Smaller matrices only, such as 5e3 for the simulator.")] = 0.0,
+    problem: Annotated[list[str] | None, typer.Option(help="'spmv f32', 'spmm f32 64' … [all the tested ones]")] = None,
+    reward: Annotated[str, typer.Option(help="hierarchical, speed or correct")] = "hierarchical",
+    mode: Annotated[list[str] | None, typer.Option(help="whose times count; several: their mean [solver]")] = None,
+    explored: Annotated[float, typer.Option(help="share of a group that starts from a layout drawn for it")] = 0.5,
+    imitate_steps: Annotated[int, typer.Option(help="supervised steps on verified winners a round")] = 4,
+    kl: Annotated[float | None, typer.Option(help="weight of the KL to the round's first policy [its own]")] = None,
+    entropy: Annotated[float | None, typer.Option(help="weight of the entropy bonus [none]")] = None,
+    epochs: Annotated[int, typer.Option(help="times that a round's rollouts are gone through")] = 2,
+    minibatch: Annotated[int, typer.Option(help="rollouts of an optimiser step")] = 128,
+    max_tokens: Annotated[int, typer.Option(help="most tokens of a program")] = 1536,
+    target: Annotated[str | None, typer.Option(help="machine that the policy is told of [h200, or sim]")] = None,
+    workers: Annotated[int, typer.Option(help="judging processes; 0: as many as fit")] = 0,
+    shuffled: Annotated[bool, typer.Option("--shuffled", help="Control: rewards are dealt out at random.")] = False,
+    resume: Resume = False,
+    learning_rate: Rate = None,
+    warmup: Warmup = None,
+    budget: Budget = 0.0,
+    seed: Annotated[int, typer.Option(help="of what is played, drawn and learnt")] = 0,
+) -> None:
+    """Learn from the compiler's verdict and the clock."""
+    from sparserl.train.rl.config import Places
+    from sparserl.train.rl.loop import rl as run
+
+    given = dict(locals())
+    config = _config(given)
+    places = Places(out, weights, judge, matrices, samples, collection, workers, resume)
+    with progress("rl") as watch:
+        found = run(config, places, watch)
+    _say(found)
+
+
+def _config(given: dict[str, Any]) -> RLConfig:
+    """The settings that the command line asks for."""
+    from sparserl.judge.reward import RewardWeights
+    from sparserl.policy.sampler import SampleSettings
+    from sparserl.train.commands_collect import problem_of
+    from sparserl.train.rl.config import RLConfig
+    from sparserl.train.rl.curriculum import CurriculumConfig
+    from sparserl.train.rl.episodes import PlayConfig
+    from sparserl.train.rl.explore import ExploreConfig
+    from sparserl.train.rl.objective import Coefficients
+
+    if given["reward"] not in REWARDS:
+        raise SparseRLError(f"The '--reward' must be {', '.join(REWARDS)}. Got {given['reward']!r}.")
+    target = given["target"] or ("sim" if given["device"] == "sim" else "h200")
+    own = RLConfig()
+    named = {name: given[name] for name in ("kl", "entropy") if given[name] is not None}
+    loop = {name: given[name] for name in ("learning_rate", "warmup") if given[name] is not None}
+    same = ("algorithm", "objective", "k", "rounds", "epochs", "minibatch", "imitate_steps", "shuffled")
+    curriculum = CurriculumConfig(
+        prompts=given["prompts"], spmv_cases=given["cases"], spmm_cases=(given["cases"] + 1) // 2,
+        real=given["matrices"] is not None, most_nonzeros=given["most_nonzeros"], seed=given["seed"],
+    )  # fmt: skip
+    if given["problem"]:
+        problems = tuple(problem_of(text) for text in given["problem"])
+        curriculum = replace(curriculum, problems=problems, shares=(1.0,) * len(problems))
+    try:
+        play = PlayConfig(
+            count=given["group"], explored=given["explored"], turns=given["turns"], machine=target,
+            modes=tuple(given["mode"] or own.play.modes), settings=SampleSettings(max_tokens=given["max_tokens"]),
+        )  # fmt: skip
+        return RLConfig(
+            judged_on=given["device"],
+            play=play,
+            explore=ExploreConfig(machine=target),
+            curriculum=curriculum,
+            weights=RewardWeights(form=REWARDS[given["reward"]]),  # type: ignore[arg-type]  # checked above
+            coefficients=replace(Coefficients(), **named),
+            loop=replace(own.loop, budget_s=given["budget"], device=given["learn_on"], seed=given["seed"], **loop),
+            **{name: given[name] for name in same},
+        )
+    except ValueError as error:
+        raise SparseRLError(str(error)) from error
+
+
+def _say(found: Finished) -> None:
+    checks = ", ".join(f"{name.replace('/', ' ')} {value:.4f}" for name, value in found.checks.items())
+    typer.echo(
+        f"{found.folder}/policy: round {found.step} of {found.steps}, {found.tokens} tokens written "
+        f"in {found.seconds:.0f} s{'; ' + checks if checks else ''}"
+    )
+    if not found.complete:
+        typer.echo("The time is up: call again with --resume to go on, or elsewhere with --weights.")
+        raise typer.Exit(TRY_AGAIN)

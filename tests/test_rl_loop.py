@@ -1,0 +1,290 @@
+"""The rounds of reinforcement learning on the simulator: broken off, resumed, carried elsewhere, replayed, launched."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rl_tiny import everything, fitted, judge, prompts, pure, table
+from sparserl.cli import main
+from sparserl.errors import StoreError
+from sparserl.policy.checkpoint import load_policy, read_config
+from sparserl.recipes import space
+from sparserl.records import Problem, Verdict
+from sparserl.store import read_jsonl
+from sparserl.train.rl import loop
+from sparserl.train.rl.config import Places
+from sparserl.train.rl.crew import Crew
+from sparserl.train.rl.learner import Line
+from sparserl.train.rl.loop import CLOCKED, ROUNDS, train
+from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn
+from sparserl.train.rl.referee import Referee
+from sparserl.train.rl.replay import ReplayReferee
+from sparserl.train.rl.rollout_store import RolloutStore
+from sparserl.train.rl.rounds import may_teach, shuffled
+from sparserl.train.rl.update import ends_of, scores_of, with_group_advantages, with_token_advantages
+from sparserl.train.withheld import withheld_recipe
+
+TINY = Path(__file__).with_name("rl_tiny.py")
+PROMPT = prompts()[0]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A policy that writes right programs, not always."""
+    torch.set_num_threads(1)
+    return fitted(tmp_path_factory.mktemp("tiny"), steps=110)
+
+
+@pytest.fixture(scope="module")
+def referee() -> Iterator[Referee]:
+    found = judge()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def whole(weights: Path, tmp_path_factory: pytest.TempPathFactory, referee: Referee) -> Path:
+    """The folder of an unbroken run of four rounds."""
+    torch.set_num_threads(1)
+    out = tmp_path_factory.mktemp("whole") / "run"
+    train(everything("ppo"), Places(out, weights), table(referee), Crew())
+    return out
+
+
+def curve(folder: Path) -> list[dict[str, Any]]:
+    """What a run wrote of its rounds, without the clock."""
+    lines = read_jsonl(folder / ROUNDS)
+    return [{name: value for name, value in line.items() if not name.startswith(CLOCKED)} for line in lines]
+
+
+def state(folder: Path) -> dict[str, torch.Tensor]:
+    return load_policy(folder).state_dict()
+
+
+def same_weights(one: Path, other: Path) -> bool:
+    ours, theirs = state(one), state(other)
+    return all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+class KilledError(Exception):
+    """In place of a signal."""
+
+
+def test_a_killed_run_is_resumed_to_the_curve_and_the_weights_of_an_unbroken_one(
+    whole: Path, weights: Path, referee: Referee, tmp_path: Path
+) -> None:
+    config, out = everything("ppo"), tmp_path / "broken"
+    command = [sys.executable, str(TINY), str(weights), str(out), "ppo", "dies"]
+    died = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    assert [line["round"] for line in curve(out)] == [0, 1]
+    assert max(number for number, _ in RolloutStore(out / "rollouts").rollouts()) == 2, "the third had begun"
+    with pytest.raises(StoreError, match="--resume"):
+        train(config, Places(out, weights), table(referee), Crew())
+    with pytest.raises(StoreError, match="begun with another 'epochs'"):
+        train(replace(config, epochs=3), Places(out, weights, resume=True), table(referee), Crew())
+    assert train(config, Places(out, weights, resume=True), table(referee), Crew()).complete
+    assert curve(out) == curve(whole)
+    assert same_weights(out / "policy", whole / "policy")
+    assert not same_weights(whole / "policy", weights), "it learnt something"
+    ours, theirs = RolloutStore(out / "rollouts"), RolloutStore(whole / "rollouts")
+    assert [*ours.rollouts()] == [*theirs.rollouts()] and [*ours.retimed()] == [*theirs.retimed()]
+
+
+def test_a_round_has_every_part_and_every_rollout_is_stored(whole: Path, weights: Path) -> None:
+    lines = curve(whole)
+    assert [line["round"] for line in lines] == [0, 1, 2, 3]
+    for name in ("reward/mean", "share/correct", "entropy/header", "skeletons", "novelty", "explained_variance"):
+        assert name in lines[0]
+    for name in ("loss/kl", "loss/clip_fraction", "loss/value_loss", "loss/policy_loss", "imitate/elites"):
+        assert name in lines[0]
+    stored = [*RolloutStore(whole / "rollouts").rollouts()]
+    assert len(stored) == sum(line["rollouts"] for line in lines) == 4 * 2 * 4
+    assert {rollout.origin for _, rollout in stored} == {"policy", "explore"}
+    assert max(len(rollout.turns) for _, rollout in stored) == 2
+    assert any(turn.judged.verdict is Verdict.CORRECT for _, rollout in stored for turn in rollout.turns)
+    assert [*RolloutStore(whole / "rollouts").retimed()] and lines[-1]["imitate/elites"] > 0
+    assert read_config(whole / "policy")["notes"]["step"] == 4
+    assert (whole / "policy" / "tokenizer.json").read_bytes() == (weights / "tokenizer.json").read_bytes()
+
+
+def test_a_run_is_replayed_from_its_rollouts_without_a_machine(whole: Path, weights: Path, tmp_path: Path) -> None:
+    replay = ReplayReferee(whole / "rollouts")
+    train(everything("ppo"), Places(tmp_path / "again", weights), table(replay), Crew())
+    assert curve(tmp_path / "again") == curve(whole)
+    assert same_weights(tmp_path / "again" / "policy", whole / "policy")
+
+
+def test_weights_alone_go_on_elsewhere_with_a_warm_up(
+    weights: Path, referee: Referee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = everything("ppo")
+    config = replace(config, loop=replace(config.loop, warmup=3))
+    monkeypatch.setattr(loop, "learn", _until(2, loop.learn))
+    with pytest.raises(KilledError):
+        train(config, Places(tmp_path / "here", weights), table(referee), Crew())
+    monkeypatch.undo()
+    (tmp_path / "there").mkdir()
+    (tmp_path / "here" / "policy").rename(tmp_path / "there" / "policy")
+    run = loop.Run(config, Places(tmp_path / "out", tmp_path / "there"), table(referee), Crew())
+    assert run.number == 2 and run.learner.steps == 0 and run.learner.fresh_head
+    rates = []
+    for _ in range(5):
+        run.learner._set_rate(run.number, 1.0)
+        rates.append(run.learner.optimiser.param_groups[0]["lr"])
+        run.learner.steps += 1
+    full = config.loop.learning_rate
+    assert np.allclose(rates, [full / 4, full / 2, full * 3 / 4, full, full])
+    train(config, Places(tmp_path / "out", tmp_path / "there"), table(referee), Crew())
+    assert [line["round"] for line in curve(tmp_path / "out")] == [2, 3]
+
+
+def _until(last: int, learn: Any) -> Any:
+    def limited(learner: Any, rollouts: Any, lines: Any, number: int) -> Any:
+        if number == last:
+            raise KilledError
+        return learn(learner, rollouts, lines, number)
+
+    return limited
+
+
+def test_a_run_stops_when_its_time_is_up_and_says_so(weights: Path, referee: Referee, tmp_path: Path) -> None:
+    config = pure("grpo", 50)
+    config = replace(config, play=replace(config.play, count=2), loop=replace(config.loop, budget_s=0.5))
+    found = train(config, Places(tmp_path / "run", weights), table(referee), Crew())
+    assert 1 <= found.step < 50 and not found.complete
+    assert len(curve(tmp_path / "run")) == found.step
+
+
+@pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed")
+def test_two_launched_processes_share_the_work_and_end_with_equal_weights(weights: Path, tmp_path: Path) -> None:
+    # --multi_gpu is what starts processes without MPI; they see no GPU and train on the CPU, over gloo
+    launch = [sys.executable, "-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2"]
+    launch += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    command = [*launch, str(TINY), str(weights), str(tmp_path / "run"), "grpo"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    ends = sorted(line.split() for line in done.stdout.splitlines() if " of 2 " in line)
+    assert [end[0] for end in ends] == ["0", "1"]
+    assert ends[0][-1] == ends[1][-1], "equal weights"
+    rollouts = [rollout for _, rollout in RolloutStore(tmp_path / "run" / "rollouts").rollouts()]
+    assert len(rollouts) == 4 * 2 * 4 and {each.prompt.case for each in rollouts} == {"grid", "random", "long"}
+    assert len(curve(tmp_path / "run")) == 4
+
+
+# ── Advantages of episodes ────────────────────────────────────────────────────
+
+
+def episode(group: int, *rewards: float) -> Rollout:
+    """Turns of three written tokens each, with one given token before each."""
+    turns, written = [], [False]
+    for reward in rewards:
+        first = len(written)
+        written += [True] * 3
+        turns.append(Turn("text", Judged(Verdict.WRONG), reward, first, first + 3))
+        written.append(False)
+    ids = list(range(len(written)))
+    return Rollout(PROMPT, group, ids, [0.0] * len(ids), written, turns)
+
+
+def lines(rollouts: list[Rollout]) -> list[Line]:
+    zeros = [np.zeros(len(each.ids)) for each in rollouts]
+    return [
+        Line(each.prompt, np.array(each.ids), np.array(each.written), {"old": zero, "values": zero})
+        for each, zero in zip(rollouts, zeros, strict=True)
+    ]
+
+
+def test_what_was_written_after_the_best_turn_has_no_advantage_and_no_return() -> None:
+    rollouts = [episode(0, -1.0, 0.5), episode(0, 1.0, -2.0)]
+    config = replace(pure("grpo", 1), noise=100.0)
+    found = with_group_advantages(lines(rollouts), scores_of(rollouts, config), ends_of(rollouts))
+    assert [each.columns["advantages"].tolist() for each in found] == [[-0.5] * 8 + [0.0], [0.5] * 4 + [0.0] * 5]
+    config = replace(pure("ppo", 1), noise=100.0)
+    found = with_token_advantages(lines(rollouts), scores_of(rollouts, config), ends_of(rollouts), config, 1.0)
+    written = [each.columns["returns"][each.written].tolist() for each in found]
+    assert written == [[0.5] * 6, [1.0] * 3 + [0.0] * 3]
+    assert np.isclose(sum(each.columns["advantages"].sum() for each in found), 0.0), "centred over the round"
+
+
+def test_groups_are_compared_within_themselves_alone() -> None:
+    rollouts = [episode(0, 1.0), episode(0, 3.0), episode(1, 11.0), episode(1, 13.0)]
+    assert scores_of(rollouts, replace(pure("grpo", 1), noise=100.0)).tolist() == [-2.0, 2.0, -2.0, 2.0]
+    best = replace(pure("grpo", 1), objective="best", k=2, noise=100.0)
+    assert scores_of(rollouts, best).tolist() == [0.0, 4.0, 0.0, 4.0]
+    assert scores_of(rollouts, replace(best, objective="mean", algorithm="ppo")).tolist() == [1.0, 3.0, 11.0, 13.0]
+
+
+def test_shuffled_rewards_are_the_same_ones_elsewhere() -> None:
+    rollouts = [episode(at // 4, float(at)) for at in range(16)]
+    dealt = shuffled(rollouts, seed=1)
+    before, after = ([turn.reward for each in part for turn in each.turns] for part in (rollouts, dealt))
+    assert sorted(after) == before != after
+    assert [each.ids for each in dealt] == [each.ids for each in rollouts]
+
+
+# ── Bad input ─────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--algorithm", "sac"], "must be ppo or grpo. Got 'sac'"),
+        (["--objective", "max"], "must be mean or best. Got 'max'"),
+        (["--k", "32"], "best-of-k must be 1..16"),
+        (["--turns", "4"], "must be 1..3. Got 4"),
+        (["--reward", "fast"], "must be hierarchical, speed, correct. Got 'fast'"),
+        (["--device", "tpu"], "must be cuda or sim. Got 'tpu'"),
+        (["--group", "1"], "at least 2 rollouts"),
+        (["--judge", "nobody"], "'judge' must be"),
+        ([], "There is no policy folder"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_exit_code_2(
+    options: list[str],
+    said: str,
+    *,
+    weights: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    chosen = tmp_path / "none" if not options else weights
+    base = ["sparserl", "train", "rl", "--weights", str(chosen), "--out", str(tmp_path / "out")]
+    small = ["--cases", "1", "--most-nonzeros", "1e3", "--problem", "spmv f32", "--learn-on", "cpu"]
+    monkeypatch.setattr(sys, "argv", [*base, "--device", "sim", *small, *options])
+    with pytest.raises(SystemExit) as left:
+        main()
+    error = capsys.readouterr().err.strip()
+    assert left.value.code == 2 and said in error and error.count("\n") == 0, error
+
+
+def test_a_program_of_a_withheld_combination_teaches_nothing() -> None:
+    recipes = space(Problem())
+    held, free = (next(r for r in recipes if withheld_recipe(r) is which) for which in (True, False))
+    prompt = Prompt("a", {}, Problem())
+    said = Judged(Verdict.CORRECT)
+    played = [
+        Rollout(prompt, 0, [0, 1], [0.0, -1.0], [False, True], [Turn(recipe.text, said, 1.0, 1, 2)])
+        for recipe in (held, free, held)
+    ]
+    assert may_teach(played) == [played[1]]
