@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 
 import pytest
+
+# Before anything imports NumPy or torch, and for every process that a test starts: sums in another number of threads
+# have other last bits, and tests of resuming compare runs bit by bit.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+    os.environ[_name] = "1"
 
 
 def pytest_configure(config: pytest.Config) -> None:
