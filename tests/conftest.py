@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 
 import pytest
 
@@ -15,6 +16,13 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "browser: needs chromium")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Where oneDNN refuses a product in bfloat16, torch does without it from then on, and later sums differ."""
+    if "torch" in sys.modules:
+        sys.modules["torch"].backends.mkldnn.enabled = True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
