@@ -295,7 +295,6 @@ def test_a_pair_is_written_as_it_would_be_played() -> None:
 def test_a_policy_learns_to_play_two_turns_from_pairs() -> None:
     """Also: log-probabilities of a played episode are those of one forward pass over all of it."""
     torch.manual_seed(0)
-    torch.set_num_threads(1)
     policy = make_policy(SIZE)
     stored = collection(TINY)
     pair = next(p for p in find_pairs(stored)[0] if p.kind == "faster")

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from rl_tiny import fitted, judge, prompts, pure, table
 from sparserl.train.rl.config import Algorithm, Places, RLConfig
@@ -24,14 +23,6 @@ from sparserl.train.rl.referee import Referee
 ROUNDS = 6
 MARGIN = 0.35
 """by how much the mean reward must rise; a wrong program costs 1.5 against one as fast as the baseline"""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

@@ -39,18 +39,9 @@ TINY = Path(__file__).with_name("rl_tiny.py")
 PROMPT = prompts()[0]
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A policy that writes right programs, not always."""
-    torch.set_num_threads(1)
     return fitted(tmp_path_factory.mktemp("tiny"), steps=110)
 
 
@@ -64,7 +55,6 @@ def referee() -> Iterator[Referee]:
 @pytest.fixture(scope="module")
 def whole(weights: Path, tmp_path_factory: pytest.TempPathFactory, referee: Referee) -> Path:
     """The folder of an unbroken run of four rounds."""
-    torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("whole") / "run"
     train(everything("ppo"), Places(out, weights), table(referee), Crew())
     return out

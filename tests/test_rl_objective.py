@@ -25,11 +25,6 @@ SIZE = Size(
 PLAIN = Coefficients(kl=0.0, entropy=0.0)
 
 
-@pytest.fixture(autouse=True)
-def one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 @pytest.fixture
 def policy() -> Policy:
     return make_policy(SIZE, seed=1)

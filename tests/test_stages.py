@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,15 +42,6 @@ from sparserl.train.withheld import withheld_recipe
 
 ROOT = Path(__file__).parents[1]
 QUICK = LoopConfig(learning_rate=2e-3, warmup=2, log_every=1, check_every=1000, device="cpu")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Small products gain nothing from a second thread, and other tests run beside these."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 # ── Batches ───────────────────────────────────────────────────────────────────
@@ -396,7 +386,6 @@ def samples(collection: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def tuned(collection: Path, samples: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Finished]:
-    torch.set_num_threads(1)
     out = tmp_path_factory.mktemp("sft")
     return out, sft.sft(SFT, sft.Places(out, collection, samples=samples))
 

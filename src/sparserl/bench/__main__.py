@@ -14,6 +14,7 @@ from sparserl.bench.machine import Machine
 from sparserl.bench.packing import PackPool
 from sparserl.errors import BackendError, SparseRLError
 from sparserl.records import Problem
+from sparserl.shares import share_of
 from sparserl.tune import make_problem
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
@@ -47,13 +48,6 @@ def _device(name: str) -> Literal["cuda", "sim"]:
     raise BackendError(f"The '--device' of a measurement must be cuda or sim. Got {name!r}.")
 
 
-def _share(text: str) -> tuple[int, int]:
-    which, _, shares = text.partition("/")
-    if which.isdecimal() and shares.isdecimal() and int(which) < int(shares):
-        return int(which), int(shares)
-    raise typer.BadParameter(f"must be I/N with 0 <= I < N, such as 0/4. Got {text!r}.", param_hint="--share")
-
-
 @app.command()
 def explore(
     *, out: Out, matrices: Matrices = None, op: Op = "spmv", dtype: DType = "f32", columns: Columns = 64,
@@ -63,7 +57,7 @@ def explore(
     """Time recipes briefly on the evaluation matrices and keep the finalists."""
     from sparserl.backends import open_backend
 
-    which, shares = _share(share)
+    which, shares = share_of(share)
     cases, problem = reference.chosen_cases(only or [])[which::shares], _problem(op, dtype, columns)
     if which % 2:  # large matrices keep the host busy, small ones the GPU: some of each at any time
         cases.reverse()
@@ -85,7 +79,7 @@ def race(
     """In a fresh process: verify the finalists and time them beside every cuSPARSE variant."""
     from sparserl.judge.evaluate import Judge
 
-    which, shares = _share(share)
+    which, shares = share_of(share)
     cases = reference.chosen_cases(only or [])[::-1][which::shares]
     with Judge(_device(device)) as judge:
         for row in reference.race(cases, matrices, _problem(op, dtype, columns), judge, out):
@@ -103,7 +97,7 @@ def anchors(
     from sparserl.bench import second_opinion
     from sparserl.judge.turn import Turn, gpu_of
 
-    which, shares = _share(share)
+    which, shares = share_of(share)
     cases, problem = reference.chosen_cases(only or [])[which::shares], _problem("spmv", dtype, 1)
     turn = Turn(gpu_of("cuda"), Path(tempfile.gettempdir()))
     script = second_opinion.load(tool)

@@ -59,7 +59,7 @@ def bench(
     from sparserl.bench.matrices import entries
     from sparserl.bench.peer_command import parse_peer
     from sparserl.bench.run import NAME, Bench, BenchConfig
-    from sparserl.train.commands_collect import share_of
+    from sparserl.shares import share_of
     from sparserl.tune import make_problem
 
     problem = make_problem(op, dtype, columns)
@@ -117,7 +117,7 @@ def line(step: Finished) -> str:
 def show(records: Sequence[dict[str, Any]]) -> str:
     """The figures of a folder as aligned columns, a table a problem."""
     from sparserl.bench.digest import columns
-    from sparserl.bench.figures import standings
+    from sparserl.bench.figures import groups, standings
     from sparserl.bench.tables import problems
 
     about: dict[str, Any] = next((r for r in reversed(records) if r["kind"] == "about"), {})
@@ -130,20 +130,6 @@ def show(records: Sequence[dict[str, Any]]) -> str:
             table.append([title, group[0].mode, *_cells(group)])
         parts += ["", f"{problem}: over the best variant of the baseline", columns(table)]
     return "\n".join(parts)
-
-
-def groups(found: Sequence[Standing]) -> Iterator[tuple[str, list[Standing]]]:
-    """Those of a headline, the trained-on ones apart, then every class; by mode, none of them empty."""
-    for mode in dict.fromkeys(s.mode for s in found):
-        here = [s for s in found if s.mode == mode]
-        chosen = {
-            "real, held out": [s for s in here if s.origin == "real" and s.headline],
-            "generated, held out": [s for s in here if s.origin == "generated" and s.headline],
-            "trained on": [s for s in here if s.split in ("train", "dev")],
-            "all": here,
-            **{name: [s for s in here if s.structure == name] for name in sorted({s.structure for s in here} - {""})},
-        }
-        yield from ((title, group) for title, group in chosen.items() if group)
 
 
 def _cells(group: Sequence[Standing]) -> list[str]:

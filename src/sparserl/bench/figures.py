@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -230,6 +230,20 @@ def interval(values: Sequence[float], draws: int = DRAWS, level: float = LEVEL, 
     picks = np.random.default_rng(seed).integers(0, len(logs), (draws, len(logs)))
     low, high = np.exp(np.quantile(logs[picks].mean(axis=1), ((1 - level) / 2, (1 + level) / 2)))
     return Interval(math.exp(float(logs.mean())), float(low), float(high))
+
+
+def groups(found: Sequence[Standing]) -> Iterator[tuple[str, list[Standing]]]:
+    """Those of a headline, the trained-on ones apart, then every class; by mode, none of them empty."""
+    for mode in dict.fromkeys(s.mode for s in found):
+        here = [s for s in found if s.mode == mode]
+        chosen = {
+            "real, held out": [s for s in here if s.origin == "real" and s.headline],
+            "generated, held out": [s for s in here if s.origin == "generated" and s.headline],
+            "trained on": [s for s in here if s.split in ("train", "dev")],
+            "all": here,
+            **{name: [s for s in here if s.structure == name] for name in sorted({s.structure for s in here} - {""})},
+        }
+        yield from ((title, group) for title, group in chosen.items() if group)
 
 
 def share_of_wins(group: Sequence[Standing]) -> float | None:

@@ -16,9 +16,8 @@ from typing import Any, cast
 import numpy as np
 
 from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, TimingPlan
-from sparserl.backends.cuda_timing import Bench
 from sparserl.errors import SparseRLError
-from sparserl.judge.turn import Turn, gpu_of
+from sparserl.judge.turn import Turn, give_turns, gpu_of
 
 
 def code_hash(binary: Binary) -> str:
@@ -33,8 +32,8 @@ class Machine:
         self.inner, self.name = backend, backend.name
         self.turn = Turn(gpu_of(backend.name), Path(tempfile.gettempdir()))
         self._code: str | None = None
-        if isinstance(bench := getattr(backend, "bench", None), Bench):
-            bench.alone, bench.among, bench.keeps_vectors = self.turn.exclusive, self.turn.shared, True
+        if (bench := give_turns(backend, self.turn)) is not None:
+            bench.keeps_vectors = True
 
     @property
     def as_backend(self) -> Backend:

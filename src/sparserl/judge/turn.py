@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from sparserl.backends.cuda_timing import Bench
 from sparserl.errors import SparseRLError
 
 try:
@@ -90,6 +91,15 @@ class Turn:
         fcntl.flock(self._gate, fcntl.LOCK_EX)  # it may be ours already: asking once more does no harm
         fcntl.flock(self._main, kind)
         self._tell("began")
+
+
+def give_turns(backend: object, turn: Turn) -> Bench | None:
+    """The clock of a backend, if it has one, takes its turns itself: alone while it times, among others before."""
+    bench = getattr(backend, "bench", None)
+    if not isinstance(bench, Bench):
+        return None
+    bench.alone, bench.among = turn.exclusive, turn.shared
+    return bench
 
 
 def _open(path: Path) -> int:

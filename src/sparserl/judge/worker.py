@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 
 from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, RunReport, TimingPlan
-from sparserl.backends.cuda_timing import Bench
 from sparserl.backends.driver import StickyError
 from sparserl.errors import SparseRLError
 from sparserl.judge import channel
 from sparserl.judge.lockdown import lockdown
 from sparserl.judge.sandbox import Hello
-from sparserl.judge.turn import Turn, gpu_of
+from sparserl.judge.turn import Turn, give_turns, gpu_of
 from sparserl.layouts import padding_value
 from sparserl.lifetime import leave_with
 from sparserl.matrix import Pattern
@@ -318,8 +317,7 @@ def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
             machine = Machine(make_backend(backend, limit_s))
         with turn.exclusive():  # it measures the L2
             device = machine.backend.device()
-        if isinstance(bench := getattr(machine.backend, "bench", None), Bench):
-            bench.alone, bench.among = turn.exclusive, turn.shared
+        give_turns(machine.backend, turn)
         applied = lockdown(folder) if backend == "sim" else "none (programs run on the device only)"
     except SparseRLError as error:
         channel.send(connection, ("broken", str(error)))

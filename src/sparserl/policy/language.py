@@ -225,8 +225,12 @@ class Language(nn.Module):
 
     def forward(self, ids: Tensor, prefix: Tensor | None = None) -> Tensor:
         """ids: (batch, tokens); prefix: (batch, prefix, width) or None. Returns (batch, tokens, vocabulary)."""
+        return self.head(self.states(ids, prefix))
+
+    def states(self, ids: Tensor, prefix: Tensor | None = None) -> Tensor:
+        """The same before the head: (batch, tokens, width)."""
         vectors = self.model.embed_tokens(ids)
         if prefix is None:
-            return self.head(self.hidden(vectors))
+            return self.hidden(vectors)
         joined = torch.cat((prefix.to(vectors.dtype), vectors), dim=1)
-        return self.head(self.hidden(joined)[:, prefix.shape[1] :])
+        return self.hidden(joined)[:, prefix.shape[1] :]

@@ -6,8 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from sparserl.bench.command import groups
-from sparserl.bench.figures import Standing, Summary, summary
+from sparserl.bench.figures import Standing, Summary, groups, summary
 from sparserl.bench.page_sections import title_of
 from sparserl.report import plotted, table
 from sparserl.report.board import Board, Entry

@@ -11,6 +11,7 @@ import typer
 
 from sparserl.errors import BackendError, SparseRLError
 from sparserl.records import Problem
+from sparserl.shares import share_of
 from sparserl.tune import make_problem
 
 CORES = max(1, (os.cpu_count() or 2) - 1)
@@ -24,14 +25,6 @@ def problem_of(text: str) -> Problem:
     if len(words) == 3 and words[0] == "spmm" and words[2].isdecimal():
         return make_problem("spmm", words[1], int(words[2]))
     raise SparseRLError(f"The '--problem' must read like 'spmv f32' or 'spmm f32 64'. Got {text!r}.")
-
-
-def share_of(text: str) -> tuple[int, int]:
-    """(I, N) of 'I/N'."""
-    which, _, shares = text.partition("/")
-    if which.isdecimal() and shares.isdecimal() and int(which) < int(shares):
-        return int(which), int(shares)
-    raise SparseRLError(f"The '--share' must be I/N with 0 <= I < N, such as 0/4. Got {text!r}.")
 
 
 def collect(

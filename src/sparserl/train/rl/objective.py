@@ -135,12 +135,9 @@ def figures(policy: Policy, batch: Batch, head: ValueHead | None = None, entropy
 def _hidden(policy: Policy, batch: Batch) -> Tensor:
     """(batch, tokens, width)."""
     prefix = policy.prefix(batch.matrix) if batch.matrix is not None else batch.prefix
-    vectors: Tensor = policy.language.model.embed_tokens(batch.ids)
-    if prefix is None:
-        return policy.language.hidden(vectors)
-    prefix = prefix if batch.which is None else prefix[batch.which]
-    joined = torch.cat((prefix.to(vectors.dtype), vectors), dim=1)
-    return policy.language.hidden(joined)[:, prefix.shape[1] :]
+    if prefix is not None and batch.which is not None:
+        prefix = prefix[batch.which]
+    return policy.language.states(batch.ids, prefix)
 
 
 def _token_figures(language: Language, states: Tensor, targets: Tensor, gradient: bool) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,13 @@
+"""A share of work that several processes do side by side: 'I/N' is every N-th piece from the I-th on."""
+
+from __future__ import annotations
+
+from sparserl.errors import SparseRLError
+
+
+def share_of(text: str) -> tuple[int, int]:
+    """(I, N) of 'I/N'."""
+    which, _, shares = text.partition("/")
+    if which.isdecimal() and shares.isdecimal() and int(which) < int(shares):
+        return int(which), int(shares)
+    raise SparseRLError(f"The '--share' must be I/N with 0 <= I < N, such as 0/4. Got {text!r}.")
