@@ -260,8 +260,9 @@ def test_a_script_shares_the_gpu_and_has_it_alone_while_it_times(tmp_path: Path)
     tool, diary = second_opinion.load(tmp_path / "tool.py"), Diary()
     tool.Case.diary = diary  # type: ignore[attr-defined]
     before = tool.time_us  # type: ignore[attr-defined]
-    list(second_opinion.ask(tool, [smallest()], None, Problem(), tmp_path, solver=False, turn=diary))  # type: ignore[arg-type]
-    begins = ["shared begins", "shared ends", "alone begins", "timed", "alone ends"]
+    turns = {"turn": diary, "before": lambda: diary.lines.append("the L2 is emptied")}
+    list(second_opinion.ask(tool, [smallest()], None, Problem(), tmp_path, solver=False, **turns))  # type: ignore[arg-type]
+    begins = ["shared begins", "shared ends", "alone begins", "the L2 is emptied", "timed", "alone ends"]
     assert diary.lines == [*begins, "shared begins", "shared ends"]
     assert tool.time_us is before  # type: ignore[attr-defined]
 

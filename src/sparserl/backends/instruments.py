@@ -71,6 +71,15 @@ extern "C" __global__ void flush(uint4* data, u64 count, unsigned value)
     for (u64 i = place(); i < count; i += stride()) data[i] = make_uint4(value, value, value, value);
 }
 
+// The lines leave the L2 without being written back; what they held is gone.
+extern "C" __global__ void discard(unsigned char* data, u64 bytes)
+{
+#if __CUDA_ARCH__ >= 800
+    for (u64 i = place() * 128; i < bytes; i += stride() * 128)
+        asm volatile("discard.global.L2 [%0], 128;" ::"l"(data + i) : "memory");
+#endif
+}
+
 extern "C" __global__ void copy(uint4* target, const uint4* source, u64 count)
 {
     for (u64 i = place(); i < count; i += stride()) target[i] = source[i];
@@ -138,10 +147,12 @@ extern "C" __global__ void pad8(u64* t, u64 value, u64 n) { pad(t, value, n); }
 """
 
 KERNELS = (
-    "empty", "empty_dependent", "slow_copy", "touch", "flush", "copy", "read_repeatedly", "digest",
+    "empty", "empty_dependent", "slow_copy", "touch", "flush", "discard", "copy", "read_repeatedly", "digest",
     "scatter2", "scatter4", "scatter8", "pad2", "pad4", "pad8",
 )  # fmt: skip
 THREADS = 256
+LINE = 128
+"""bytes of a line of the L2"""
 
 
 class Instruments:
@@ -174,9 +185,12 @@ class Instruments:
 
     def flush(self, data: int, size_bytes: int, stream: int) -> Call:
         count = size_bytes // 16
-        return self._call(
-            "flush", self._wide(count), [pointer(data), ctypes.c_uint64(count), ctypes.c_uint(7)], stream
-        )
+        return self._call("flush", self._wide(count), [pointer(data), ctypes.c_uint64(count), ctypes.c_uint(7)], stream)
+
+    def discard(self, data: int, size_bytes: int, stream: int) -> Call:
+        """Whole lines, of which what they hold may get lost."""
+        slots = [pointer(data), ctypes.c_uint64(size_bytes)]
+        return self._call("discard", self._wide(size_bytes // LINE), slots, stream)
 
     def copy(self, target: int, source: int, size_bytes: int, stream: int) -> Call:
         count = size_bytes // 16

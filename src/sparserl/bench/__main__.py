@@ -80,7 +80,9 @@ def race(
     from sparserl.judge.evaluate import Judge
 
     which, shares = share_of(share)
-    cases = reference.chosen_cases(only or [])[::-1][which::shares]
+    cases = reference.chosen_cases(only or [])[which::shares]
+    if which % 2:
+        cases.reverse()
     with Judge(_device(device)) as judge:
         for row in reference.race(cases, matrices, _problem(op, dtype, columns), judge, out):
             typer.echo(row)
@@ -94,15 +96,22 @@ def anchors(
     share: Share = "0/1",
 ) -> None:  # fmt: skip
     """Ask an independent script for its times of cuSPARSE and of simple kernels (needs what the script needs)."""
+    from sparserl.backends.cuda import CudaBackend
+    from sparserl.backends.driver import call
     from sparserl.bench import second_opinion
     from sparserl.judge.turn import Turn, gpu_of
 
     which, shares = share_of(share)
     cases, problem = reference.chosen_cases(only or [])[which::shares], _problem("spmv", dtype, 1)
     turn = Turn(gpu_of("cuda"), Path(tempfile.gettempdir()))
-    script = second_opinion.load(tool)
-    opinions = second_opinion.ask(script, cases, matrices, problem, out, solver=solver, turn=turn)
-    for row in opinions:
+    script, bench = second_opinion.load(tool), CudaBackend().bench
+
+    def empty_l2() -> None:
+        call("cuCtxSynchronize")  # the script works on other streams
+        bench.empty_l2()
+        call("cuCtxSynchronize")
+
+    for row in second_opinion.ask(script, cases, matrices, problem, out, solver=solver, turn=turn, before=empty_l2):
         typer.echo(row)
 
 
