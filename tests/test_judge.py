@@ -14,7 +14,7 @@ from sparserl.judge import timing
 from sparserl.judge.evaluate import Judge
 from sparserl.judge.plain import NAME, plain
 from sparserl.matrix import Pattern
-from sparserl.records import Outcome, Problem, Timing, Verdict
+from sparserl.records import Order, Outcome, Problem, Timing, Verdict
 
 WAITING = """\
 // layout: rows index=int32
@@ -137,6 +137,17 @@ def test_a_pool_of_checks_gives_the_same_verdicts(judge: Judge) -> None:
     verdicts = [outcome.verdict for outcome in case.judge(texts)]
     right, wrong = Verdict.CORRECT, Verdict.WRONG
     assert verdicts == [right, wrong, right, Verdict.FAILED, right, wrong]
+
+
+@pytest.mark.parametrize("order", ["row", "col"])
+def test_a_pool_of_checks_sees_one_wrong_column_of_c(judge: Judge, order: Order) -> None:
+    """Each set looks at a quarter of the columns, and only these come back; together they look at all."""
+    problem = Problem("spmm", columns=16, b_order=order, c_order=order)
+    right, case = plain(problem), judge.open(pattern_of(50, 50), problem, pooled=True)
+    spoilt = [right.replace("to_value(sum)", f"to_value(column == {column} ? -sum : sum)") for column in (0, 7, 15)]
+    assert all(text != right for text in spoilt)
+    verdicts = [outcome.verdict for outcome in case.judge([right, *spoilt])]
+    assert verdicts == [Verdict.CORRECT, *[Verdict.WRONG] * 3]
 
 
 def test_cases_side_by_side_keep_their_own_data(judge: Judge) -> None:

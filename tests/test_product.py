@@ -11,7 +11,9 @@ from sparserl.judge import reference as reference_module
 from sparserl.judge import tolerance
 from sparserl.judge.product import Product
 from sparserl.judge.reference import Reference, ValueSet
+from sparserl.judge.trial import FIRST_CHECKS
 from sparserl.judge.verify import compare
+from sparserl.judge.worker import Part
 from sparserl.matrix import Pattern
 from sparserl.records import DType, Problem
 from sparserl.values import store, widen
@@ -103,11 +105,12 @@ def huge(monkeypatch: pytest.MonkeyPatch, order: str = "row") -> Reference:
     return Reference(pattern_of(), Problem("spmm", "float32", 16, b_order=order, c_order=order), seed=5)  # type: ignore[arg-type]
 
 
-def test_four_sets_of_a_huge_problem_look_at_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_checks_of_a_huge_problem_look_at_every_column(monkeypatch: pytest.MonkeyPatch) -> None:
     reference = huge(monkeypatch)
-    looked = [reference._finish("", *reference._as_timed(fed=False)).columns for _ in range(4)]
-    assert sorted(np.concatenate(looked).tolist()) == list(range(16))  # type: ignore[arg-type]
-    assert {len(columns) for columns in looked if columns is not None} == {4}
+    for _ in range(5):  # whichever sets of the pool are drawn
+        looked = {kind: reference.draw(kind).columns for kind in FIRST_CHECKS}
+        assert set(np.concatenate(list(looked.values())).tolist()) == set(range(16))  # type: ignore[arg-type]
+        assert {len(looked[kind]) for kind in ("narrow", "wide", "timed", "fed")} == {4}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("order", ["row", "col"])
@@ -121,10 +124,13 @@ def test_a_huge_set_expects_what_the_whole_product_gives_in_its_columns(
     np.testing.assert_allclose(check.expected, whole[:, check.columns], rtol=1e-12)
     right = store(whole if order == "row" else whole.T, "float32").reshape(-1)
     assert compare(reference.pattern, reference.problem, check, right) == ""
+    part = Part(check.columns, 16, reference.problem.c_order)
+    assert compare(reference.pattern, reference.problem, check, part.of(right)) == ""
     wrong = right.reshape(whole.shape) if order == "row" else right.reshape(whole.T.shape).T
     row, column = int(np.argmax(reference.pattern.row_lengths)), int(check.columns[-1])
     wrong[row, column] += 1.0 + abs(wrong[row, column])
-    assert f"row {row}, column {column} " in compare(reference.pattern, reference.problem, check, right)
+    for seen in (right, part.of(right)):
+        assert f"row {row}, column {column} " in compare(reference.pattern, reference.problem, check, seen)
 
 
 def test_a_huge_set_sees_its_traps_and_its_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:

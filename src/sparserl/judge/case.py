@@ -23,7 +23,7 @@ from sparserl.judge.desk import Desk, Entry
 from sparserl.judge.prepare import Packs, Prepared, prepare
 from sparserl.judge.reference import Reference
 from sparserl.judge.sandbox import Sandbox, WorkerError
-from sparserl.judge.trial import Stopped, Trial
+from sparserl.judge.trial import Stopped, Trial, part_of
 from sparserl.judge.twin import Twins
 from sparserl.judge.verify import compare
 from sparserl.matrix import Pattern
@@ -330,8 +330,8 @@ class Case:
             names = desk.call("put_baselines", desk.sandbox.limit_s * 10, **named)
             for name in names if fresh else ():
                 x = reordered(check.x, self.pattern.columns, self.problem.b_order, order.b_order)
-                y = desk.call("run_baseline", name=name, x=x, y_count=count)
-                if len(y) == count:
+                y = desk.call("run_baseline", name=name, x=x, y_count=count, part=part_of(order, check))
+                if len(y):
                     y = reordered(y, self.pattern.rows, order.c_order, self.problem.c_order)
                 reason = compare(self.pattern, self.problem, check, y)
                 if reason:

@@ -10,8 +10,8 @@ Large problems (nonzeros times columns of B from 2 M on) draw a pool of eight se
 pick from it at random for every check, because there the reference costs many times what the kernel does. A program
 has no memory between checks that the judge doesn't poison, so it can't learn the pool. Training, where one matrix
 judges hundreds of programs, does so with small problems too (`pooled`); what is reported is verified without. From
-128 M on, a set also looks at a quarter of the columns of C only, drawn at random; four sets one after the other look at
-all of them.
+128 M on, and in training, a set also looks at a quarter of the columns of C only: which quarter goes by its kind, so
+that every program is seen in all of them; which columns are in it is drawn once a case.
 
 Not covered: the matrix's own values. A kernel never sees them here; what holds for arbitrary values holds for them.
 """
@@ -37,8 +37,8 @@ FRESH_BELOW = 2_000_000
 """nonzeros times columns below which every check draws new numbers"""
 HUGE = 1 << 27
 """nonzeros times columns from which the pool is smaller"""
-LOOKED_AT = 1 / 4
-"""share of the columns of C that a set looks at where a problem is huge"""
+QUARTER: dict[Kind, int] = {"narrow": 0, "wide": 1, "isolation": 2, "timed": 3, "fed": 0}
+"""of the columns of C, where a set doesn't look at all of them"""
 FEW_ROWS = 256
 """rows that are multiplied again one by one, rather than all of them at once"""
 CHAIN_STEPS = 20
@@ -86,7 +86,8 @@ class Reference:
         self.fresh = work < FRESH_BELOW and not pooled
         fewer = int(work >= HUGE)
         self._sets = {"wide": 3 - fewer, "narrow": 2 - fewer, "isolation": 1, "timed": 1, "fed": 1}
-        self._shares: list[Array] | None = [] if fewer and problem.columns >= 16 else None
+        shared = (fewer or pooled) and problem.columns >= 16
+        self._quarters = np.array_split(self._random.permutation(problem.columns), 4) if shared else None
         self.bounded_steps = CHAIN_STEPS if self.fresh else FEW_STEPS
         """dependent products of which the end is known within a bound: three products of the reference each"""
         self.chains: dict[str, tuple[Array, Array]] = {}
@@ -123,7 +124,7 @@ class Reference:
             sums = self.product.times(np.abs(values), np.ones((pattern.columns, 1)))[:, 0]
             # 1 - 2^-6: rounding the scaled values to bfloat16 must not push a sum past 1
             values *= np.repeat((1 - 2.0**-6) / np.where(sums > 0, sums, 1.0), pattern.row_lengths)
-        check = self._finish(key, store(values, dtype), x)
+        check = self._finish(key, store(values, dtype), x, int(self._random.integers(4)))
         if key:
             self._pool[key] = check
         return check
@@ -185,7 +186,7 @@ class Reference:
         if not fed:
             return values, x
         b = self.dense(x)
-        most = FED_STEPS if self._shares is None else 1
+        most = FED_STEPS if self._quarters is None else 1
         for _ in range(random.integers(1, most + 1) if self.pattern.rows == self.pattern.columns else 0):
             b = self.product.times(widen(values, dtype), b)
         if dtype != "float16":
@@ -210,7 +211,7 @@ class Reference:
     def _make(self, kind: Kind, key: str) -> ValueSet:
         dtype = self.problem.dtype
         if kind in ("timed", "fed"):
-            return self._finish(key, *self._as_timed(kind == "fed"))
+            return self._finish(key, *self._as_timed(kind == "fed"), QUARTER[kind])
         wide_octaves = 8 if dtype == "float16" else 16  # f16 has 30 octaves in all, and sums need room
         values = _numbers(self._random, self.pattern.nonzeros, dtype, octaves=4)
         x = _numbers(
@@ -221,7 +222,7 @@ class Reference:
         )
         if kind == "isolation":
             values, x = self._with_traps(values, x)
-        return self._finish(key, values, x)
+        return self._finish(key, values, x, QUARTER[kind])
 
     def _with_traps(self, values: Array, x: Array) -> tuple[Array, Array]:
         """NaN and Inf at up to three places of x, and zeros among the values: an explicit zero is an entry.
@@ -253,21 +254,17 @@ class Reference:
         x[sorted(places)] = store(random.choice([np.nan, np.inf, -np.inf], len(places)), dtype)
         return values, x
 
-    def _finish(self, key: str, values: Array, x: Array) -> ValueSet:
-        columns = self._share(x)
+    def _finish(self, key: str, values: Array, x: Array, quarter: int = 0) -> ValueSet:
+        columns = None if self._quarters is None else self._looked_at(x, self._quarters[quarter])
         expected, magnitude = self.product.with_magnitude(values, self.problem.dtype, self.dense(x, columns))
         return ValueSet(key, values, x, expected, limits(self.pattern, self.problem, expected, magnitude), columns)
 
-    def _share(self, x: Array) -> Array | None:
-        """The columns of C to look at: the next of a random order, and those in which x holds NaN or Inf."""
-        if self._shares is None:
-            return None
+    def _looked_at(self, x: Array, columns: Array) -> Array:
+        """These columns of C, and those in which x holds NaN or Inf."""
         n = self.problem.columns
-        if not self._shares:
-            self._shares = np.array_split(self._random.permutation(n), round(1 / LOOKED_AT))
         spoilt = np.flatnonzero(~np.isfinite(widen(x, self.problem.dtype)))
         spoilt = spoilt % n if self.problem.b_order == "row" else spoilt // self.pattern.columns
-        return np.unique(np.append(self._shares.pop(), spoilt))
+        return np.unique(np.append(columns, spoilt))
 
     def dense(self, x: Array, columns: Array | None = None) -> Array:
         """x or B as stored, in float64: (columns, n), or only these columns of it."""

@@ -18,8 +18,8 @@ from sparserl.judge.reference import CHAIN_STEPS, Kind, Reference, ValueSet
 from sparserl.judge.sandbox import WorkerError
 from sparserl.judge.timing import feeds_back
 from sparserl.judge.verify import compare, compare_chain, same_bits
-from sparserl.judge.worker import Check, Ran
-from sparserl.records import Verdict
+from sparserl.judge.worker import Check, Part, Ran
+from sparserl.records import Problem, Verdict
 
 FIRST_CHECKS: tuple[Kind, ...] = ("narrow", "wide", "isolation", "wide", "timed", "fed")
 AS_TIMED: tuple[Kind, ...] = ("timed", "fed")
@@ -41,6 +41,11 @@ class Desk(Protocol):
 
     def handed(self, check: ValueSet) -> Check:
         """The set as the worker takes it: by name if it is there already."""
+
+
+def part_of(problem: Problem, check: ValueSet) -> Part | None:
+    """What of C has to come back for this set; None: all of it."""
+    return None if check.columns is None else Part(check.columns, problem.columns, problem.c_order)
 
 
 @dataclass
@@ -65,7 +70,7 @@ class Trial:
     def verify_twin(self) -> None:
         """On another pattern of the same sizes, whose reference this trial has. Raises Stopped."""
         check = self.reference.draw("narrow")
-        ran = self._ran("check", check)
+        ran = self._ran("check", check, part=part_of(self.reference.problem, check))
         self._accept(ran)
         reason = compare(self.reference.pattern, self.reference.problem, check, ran.y)
         if reason:
@@ -81,7 +86,7 @@ class Trial:
                 self._check(changed, poison=False, clear=False)
 
     def _check(self, check: ValueSet, **how: bool) -> None:
-        ran = self._ran("check", check, **how)
+        ran = self._ran("check", check, part=part_of(self.reference.problem, check), **how)
         self._accept(ran)
         reason = compare(self.reference.pattern, self.reference.problem, check, ran.y)
         if reason and how.get("behind_writer"):

@@ -18,12 +18,16 @@ from sparserl.values import widen
 
 
 def compare(pattern: Pattern, problem: Problem, check: ValueSet, y: Array) -> str:
-    """'' if `y` (storage type, memory order) is right, else what is wrong and where."""
-    if y.size != pattern.rows * problem.columns:
-        return f"{y.size} results came back instead of {pattern.rows * problem.columns}"
-    by_row = problem.c_order == "row"
-    results = y.reshape(pattern.rows, problem.columns) if by_row else y.reshape(problem.columns, pattern.rows).T
-    if check.columns is not None:
+    """'' if `y` is right, else what is wrong and where.
+
+    y: storage type, memory order; where the set looks at some columns of C, all of C or these columns alone.
+    """
+    alone = check.columns is not None and y.size == pattern.rows * len(check.columns)
+    columns = problem.columns if check.columns is None or not alone else len(check.columns)
+    if y.size != pattern.rows * columns:
+        return f"{y.size} results came back instead of {pattern.rows * columns}"
+    results = y.reshape(pattern.rows, columns) if problem.c_order == "row" else y.reshape(columns, pattern.rows).T
+    if check.columns is not None and not alone:
         results = results[:, check.columns]
     wrong: dict[int, Array] = {}
 

@@ -11,7 +11,7 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from sparserl.judge.turn import Turn, give_turns, gpu_of
 from sparserl.layouts import padding_value
 from sparserl.lifetime import leave_with
 from sparserl.matrix import Pattern
-from sparserl.records import DType, Problem
+from sparserl.records import DType, Order, Problem
 from sparserl.values import store
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -74,6 +74,22 @@ class Ran:
     """a zeroed workspace was not left zero"""
     sectors: int = 0
     modelled_us: float = 0.0
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some columns of a dense matrix as it lies in memory."""
+
+    columns: Array
+    wide: int
+    """columns of the whole"""
+    order: Order
+
+    def of(self, whole: Array) -> Array:
+        """They alone, in the same memory order."""
+        if self.order == "row":
+            return np.ascontiguousarray(whole.reshape(-1, self.wide)[:, self.columns]).ravel()
+        return whole.reshape(self.wide, -1)[self.columns].ravel()
 
 
 @dataclass
@@ -132,8 +148,11 @@ class Machine:
         behind_writer: bool = False,
         poison: bool = True,
         clear: bool = True,
+        part: Part | None = None,
     ) -> Ran:
         """One product with this set. `behind_writer`: with the pdl attribute, right behind a slow writer of x.
+
+        part: of C, only this comes back.
 
         poison=False leaves scratch workspaces and clear=False leaves y as the last product left them, so that a program
         which remembers results there gives the wrong one.
@@ -155,7 +174,8 @@ class Machine:
         else:
             report = backend.run(loaded.executable, here, there, plain=True)
         changed = report.ok and backend.digest(here) != before
-        return self._end(loaded, report, there, y_count, x_changed=changed)
+        ran = self._end(loaded, report, there, y_count, x_changed=changed)
+        return ran if part is None or ran.failed else replace(ran, y=part.of(ran.y))
 
     def chain(self, name: str, check: Check, y_count: int, steps: int, feed_back: bool) -> list[Ran]:
         """`steps` dependent products behind a slow writer. Fed back: first the same one by one, plainly.
@@ -212,13 +232,14 @@ class Machine:
                 there += (f"cusparse:{name}{mark}",)
         return there
 
-    def run_baseline(self, name: str, x: Array, y_count: int) -> Array:
+    def run_baseline(self, name: str, x: Array, y_count: int, part: Part | None = None) -> Array:
         """One product of a baseline, for the judge to look at: a library that is called wrongly is no baseline."""
         here, there = self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)
         self.backend.write(here, x)
         self.backend.fill(there, POISON)
         report = self.backend.run(self.baselines[name], here, there)
-        return self.backend.read(there, x.dtype, y_count if report.ok else 0)
+        y = self.backend.read(there, x.dtype, y_count if report.ok else 0)
+        return y if part is None or not report.ok else part.of(y)
 
     def time(self, names: Sequence[str], plan: TimingPlan) -> tuple[list[list[float]], int, int]:
         """Microseconds by name and round, the clock in MHz right after (0: not known), products in a timed graph."""
