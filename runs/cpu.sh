@@ -35,7 +35,7 @@ say "encoder: pretraining on generated matrices"
     --width 64 --inner 64 --queries 8 --workers 1
 
 say "collection: recipes and variants, judged and timed on the simulator"
-"${sparserl[@]}" train collect --out "$out/collection" --device sim --cases 4 --most-nonzeros 1500 --variants 4 \
+"${sparserl[@]}" train collect --out "$out/collection" --device sim --cases 4 --most-nonzeros 1500 --variants 8 \
     --cheapest 6 --at-random 3 --workers 1 --ahead 0
 
 say "pretraining: CUDA text, half of it with a piece to fill in"
@@ -47,8 +47,13 @@ say "fine-tuning: fast programs for each matrix"
     --encoder "$out/encoder/encoder" --samples "$out/samples.npz" --target sim --epochs 1 --least-steps 8 \
     --batch-tokens 2560 --warmup 2 --device cpu --resume
 
+say "rewriting: a faster program, or a right one, after one that was judged"
+"${sparserl[@]}" train turns --out "$out/turns" --collection "$out/collection" --weights "$out/sft" \
+    --samples "$out/samples.npz" --target sim --epochs 1 --least-steps 4 --batch-tokens 2816 --warmup 2 --device cpu \
+    --resume
+
 say "ranking: the faster of two programs"
-"${sparserl[@]}" train rank --out "$out/rank" --collection "$out/collection" --weights "$out/sft" \
+"${sparserl[@]}" train rank --out "$out/rank" --collection "$out/collection" --weights "$out/turns" \
     --samples "$out/samples.npz" --target sim --batch-pairs 2 --longest 600 --warmup 2 --device cpu --resume
 
 say "a sample of the policy"

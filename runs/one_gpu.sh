@@ -7,7 +7,7 @@
 # --collection  what `sparserl train collect` wrote [OUT/collection]
 # --budget    seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # --study     also the controls (blind, features, learnt) and what pretraining is worth (1, 10, 100 %, three seeds)
-# STAGE       corpus tokens collect encoder pretrain sft rank ship; all of them without one
+# STAGE       corpus tokens collect encoder pretrain sft turns rank ship; all of them without one
 # About two hours: collection an hour and more, pretraining and fine-tuning minutes.
 set -euo pipefail
 out=${1:?give the folder of the run} && shift
@@ -23,7 +23,7 @@ while (($#)); do
         *) stages+=("$1") && shift ;;
     esac
 done
-((${#stages[@]})) || stages=(corpus tokens collect encoder pretrain sft rank ship)
+((${#stages[@]})) || stages=(corpus tokens collect encoder pretrain sft turns rank ship)
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 collection=${collection:-$out/collection}
@@ -94,7 +94,8 @@ sft() {
         done
     done
 }
-rank() { "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/sft" "${fine[@]}"; }
+turns() { "${sparserl[@]}" train turns --out "$out/turns" --weights "$out/sft" "${fine[@]}"; }
+rank() { "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" "${fine[@]}"; }
 ship() {
     "$python" - "$out/rank/policy" "$out/nano" <<'PY'
 import sys
@@ -109,8 +110,8 @@ PY
 
 for stage in "${stages[@]}"; do
     case $stage in
-        corpus | tokens | collect | encoder | pretrain | sft | rank | ship) ;;
-        *) echo "one_gpu.sh: there is no stage '$stage': corpus tokens collect encoder pretrain sft rank ship" >&2 && exit 2 ;;
+        corpus | tokens | collect | encoder | pretrain | sft | turns | rank | ship) ;;
+        *) echo "one_gpu.sh: there is no stage '$stage': corpus tokens collect encoder pretrain sft turns rank ship" >&2 && exit 2 ;;
     esac
     printf '== %s\n' "$stage"
     "$stage"

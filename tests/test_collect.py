@@ -124,7 +124,7 @@ def test_records_have_all_that_training_needs(judged: tuple[Path, Maker]) -> Non
         assert row["problem"] == "spmv float32"
         assert row["baseline_solver_us"] > 0 and row["baseline_chain_us"] > 0
         if row["origin"] == "recipe":
-            assert row["solver_us"] > 0 and texts[row["program"]]["binary"]
+            assert row["solver_us"] > row["floor_solver_us"] > 0 and texts[row["program"]]["binary"]
         else:
             assert texts[row["program"]]["parents"]
     assert any(row["retimed"] for row in read_jsonl(out / "measured.jsonl"))

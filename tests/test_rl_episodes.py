@@ -12,6 +12,7 @@ import torch
 from sparserl import families
 from sparserl.errors import SparseRLError
 from sparserl.policy.encoder import EncoderInput, EncoderSize, collate
+from sparserl.policy.feedback import FEEDBACK_TOKENS
 from sparserl.policy.language import Shape
 from sparserl.policy.model import Policy, Size, make_policy
 from sparserl.policy.sample import Sample, sample_pattern
@@ -20,15 +21,7 @@ from sparserl.policy.tokenizer import Tokenizer
 from sparserl.recipes import space
 from sparserl.records import Problem, Verdict
 from sparserl.train.collected import CollectedCase, Collection, Measurement, ProgramText
-from sparserl.train.rl.episodes import (
-    FEEDBACK_TOKENS,
-    PlayConfig,
-    Player,
-    episode_reward,
-    feedback,
-    feedback_ids,
-    log_speedup,
-)
+from sparserl.train.rl.episodes import PlayConfig, Player, episode_reward, feedback, feedback_ids, log_speedup
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout
 from sparserl.train.rl.objective import imitation
 from sparserl.train.rl.turn_pairs import PairRules, encode_pairs, find_pairs, imitation_batch
@@ -251,7 +244,8 @@ def collection(programs: Sequence[str] = SHORT) -> Collection:
         verdict = Verdict.WRONG if us is None else Verdict.CORRECT
         times = {} if us is None else {"solver": us}
         speeds = {} if us is None else {"solver": speed}
-        return Measurement(name, "variant", "f", name, verdict, "row 3" * (us is None), times, True, speeds, {})
+        reason, floor = "row 3" * (us is None), {"solver": 6.0}
+        return Measurement(name, "variant", "f", name, verdict, reason, times, True, speeds, {}, floor, 40)
 
     def case(name: str, slow_us: float) -> CollectedCase:
         programs = (measured("fast", 10.0, 1.0), measured("slow", slow_us, 10.0 / slow_us), measured("broken", None, 0))
@@ -288,7 +282,7 @@ def test_a_pair_is_written_as_it_would_be_played() -> None:
     parent, child = (TOKENIZER.encode_program(text) for text in SHORT[:2])
     assert made.ids.tolist() == parent + feedback_ids(pair.judged, ("solver",), TOKENIZER) + child[1:]
     assert made.ids[made.written].tolist() == child[1:]
-    assert feedback(pair.judged) == "right 133%"
+    assert feedback(pair.judged) == "right 133% floor 40% registers 40"
     assert encode_pairs([pair], stored, 100, TOKENIZER) == []
 
 

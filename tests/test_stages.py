@@ -492,7 +492,7 @@ def test_the_cpu_script_walks_all_stages_and_prints_a_sample(tmp_path: Path) -> 
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    for stage in ("pretrain", "sft", "rank"):
+    for stage in ("pretrain", "sft", "turns", "rank"):
         assert read_config(tmp_path / "run" / stage / "policy")["notes"]["stage"] == stage
     assert "a sample of the policy" in done.stdout
 

@@ -26,6 +26,7 @@ from sparserl.train import (
     commands_stages,
     commands_tokens,
 )
+from sparserl.train.rl import commands as commands_control
 
 if TYPE_CHECKING:
     from sparserl.operator import Operator
@@ -42,7 +43,8 @@ train = typer.Typer(
 app.add_typer(train, name="train")
 for _stage in (
     commands_corpus.corpus, commands_tokens.tokenizer, commands_encode.encoder, commands_collect.collect,
-    commands_stages.pretrain, commands_stages.sft, commands_stages.rank, commands_rl.rl,
+    commands_stages.pretrain, commands_stages.sft, commands_stages.turns, commands_stages.rank, commands_rl.rl,
+    commands_control.climb, commands_control.beyond, commands_control.curves,
 ):  # fmt: skip
     train.command()(_stage)
 app.command("eval")(commands_eval.evaluate)
@@ -68,6 +70,7 @@ def tune(
     device: Annotated[str, typer.Option(help="auto, cuda or sim")] = "auto",
     candidates: Annotated[int, typer.Option(help="programs to try")] = 16,
     policy: Annotated[str, typer.Option(help="recipes, or the path of a policy or of programs")] = "recipes",
+    turns: Annotated[int, typer.Option(help="1 to 3: a policy rewrites its programs, told how they fared")] = 1,
     mode: Annotated[str, typer.Option(help="what is timed: solver, chain or cold")] = "solver",
     seed: Annotated[int, typer.Option(help="of the numbers that candidates are verified with")] = 0,
     out: Annotated[Path | None, typer.Option(help="folder for kernel.cu, operator.srl, report.json [out/NAME]")] = None,
@@ -96,6 +99,7 @@ def tune(
                 policy=policy,
                 seed=seed,
                 mode=mode,  # type: ignore[arg-type]
+                turns=turns,
                 cache=cache,
                 progress=watch,
             )

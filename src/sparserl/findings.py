@@ -32,6 +32,8 @@ class Candidate:
     """the least this product could take: the empty kernel, or the packed bytes at full bandwidth"""
     speedup: float | None = None
     registers: int = 0
+    sectors: int = 0
+    """32-byte sectors of one product, as the simulator counts them; 0 where not counted"""
     packed_bytes: int = 0
     stage: str = "chosen"
     """how far it came in the halving: chosen, judged, timed again, final"""
@@ -49,6 +51,7 @@ class Candidate:
         """Note what the judge says. A later word replaces an earlier one, also where it is worse."""
         self.verdict, self.reason, self.stage = outcome.verdict.name.lower(), outcome.reason, stage
         self.registers = outcome.registers or self.registers
+        self.sectors = outcome.sectors or self.sectors
         self.packed_bytes = outcome.packed_bytes or self.packed_bytes
         for phase, seconds in outcome.phases_s.items():
             self.phases_s[phase] = self.phases_s.get(phase, 0.0) + seconds

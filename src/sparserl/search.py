@@ -1,7 +1,8 @@
 """Successive halving: from the cost model's ranking to one program, with most of the time spent on the few best.
 
-    choose `candidates` by estimate, spread over layouts → judge all, timed briefly → time the better half again, longer
-    → … → race the last few against the baseline, side by side → the fastest; ties go to the simpler program
+    choose `candidates` by estimate, spread over layouts → judge all, timed briefly → where their writer rewrites them,
+    judge those too → time the better half again, longer → … → race the last few against the baseline, side by side
+    → the fastest; ties go to the simpler program
 
 It knows a Referee, not the judge: what it needs is two verbs, so tests replay recorded outcomes.
 """
@@ -69,6 +70,8 @@ class Progress:
 
 
 Watcher = Callable[[Progress], None]
+Rewrite = Callable[[Findings], list[Candidate]]
+"""what the writer of the candidates makes of them, told how they fared; nothing: that was all"""
 P = TypeVar("P", bound=Priced)
 
 
@@ -99,11 +102,14 @@ def _settings(recipe: Priced) -> str:
     return f"{recipe.layout.name} {recipe.layout.index} {sorted(recipe.params.items())}"
 
 
-def halve(found: Findings, referee: Referee, watch: Watcher) -> None:
+def halve(found: Findings, referee: Referee, watch: Watcher, rewrite: Rewrite | None = None) -> None:
     """Try all of `found.candidates` and settle `found.best`. On Ctrl-C what is known so far counts."""
     try:
         with _phase(found, "judge"):
-            _judge_all(found, referee, watch)
+            _judge_from(0, found, referee, watch)
+        if rewrite is not None:
+            with _phase(found, "rewrite"):
+                _judge_rewritten(rewrite, found, referee, watch)
         with _phase(found, "halve"):
             finalists = _survivors(found, referee, watch)
         with _phase(found, "race"):
@@ -124,18 +130,32 @@ def best_of(candidates: Sequence[Candidate]) -> Candidate | None:
     return min(near, key=lambda c: (c.simplicity, c.time_us, c.name))
 
 
-def _judge_all(found: Findings, referee: Referee, watch: Watcher) -> None:
+def _judge_from(first: int, found: Findings, referee: Referee, watch: Watcher) -> None:
+    """Judge the candidates from this place on."""
     total = len(found.candidates)
-    heard = 0
+    heard = first
 
     def told(index: int, outcome: Outcome) -> None:
         nonlocal heard
         heard += 1
-        found.candidates[index].take(outcome, found.mode, "judged")
+        found.candidates[first + index].take(outcome, found.mode, "judged")
         watch(Progress("judging", heard, total, _fastest(found)))
 
-    watch(Progress("judging", 0, total))
-    referee.judge([c.text for c in found.candidates], FIRST_ROUNDS, told)
+    watch(Progress("judging", heard, total, _fastest(found)))
+    referee.judge([c.text for c in found.candidates[first:]], FIRST_ROUNDS, told)
+
+
+def _judge_rewritten(rewrite: Rewrite, found: Findings, referee: Referee, watch: Watcher) -> None:
+    """Turn after turn, until the writer has no more. It hears speed-ups, so the baselines are timed before."""
+    _, found.baselines = referee.race([], FIRST_ROUNDS, baselines=True)
+    while True:
+        found.compare()
+        watch(Progress("rewriting", 0, len(found.candidates), _fastest(found)))
+        first = len(found.candidates)
+        found.candidates += rewrite(found)
+        if len(found.candidates) == first:
+            return
+        _judge_from(first, found, referee, watch)
 
 
 def _survivors(found: Findings, referee: Referee, watch: Watcher) -> list[Candidate]:

@@ -6,6 +6,9 @@ Where cuSPARSE is present it is the baseline and the fallback: if none of the ca
 operator runs cuSPARSE and says so. Results are kept in the cache (`SPARSERL_CACHE`), so the same pattern on the same
 device takes milliseconds the second time. Ctrl-C keeps what is known: the best verified candidate so far is returned.
 
+With a language model as policy, `turns=2` or 3 lets it rewrite its programs once they are judged; the turns share
+`candidates` evenly, and each rewrites the best programs so far (`_Turns`).
+
 This module is loaded by `import sparserl`, so what it needs is imported when it runs.
 """
 
@@ -29,7 +32,8 @@ if TYPE_CHECKING:
     from sparserl.findings import Candidate, Findings
     from sparserl.matrix import Matrix, Pattern
     from sparserl.operator import Operator
-    from sparserl.search import Progress
+    from sparserl.policy.feedback import Told
+    from sparserl.search import Progress, Rewrite
 
 log = logging.getLogger(__name__)
 DEVICES = ("auto", "cuda", "sim")
@@ -45,13 +49,15 @@ class Settings:
     device: str = "auto"
     """'cuda', 'sim' (no GPU needed, times are modelled), or 'auto': cuda where there is one"""
     candidates: int = 16
-    """programs to try"""
+    """programs to try, those of all turns together"""
     policy: str = "recipes"
     """'recipes', the folder of a language model, or the path of a program or of a folder of them (*.cu)"""
     seed: int = 0
     """of the numbers that candidates are verified with"""
     mode: Mode = "solver"
     """what is timed: 'chain' back to back, 'solver' with x rewritten between products, 'cold' with an empty L2"""
+    turns: int = 1
+    """1 to 3: so often a language model writes, from the second time on told how its programs fared"""
 
     def __post_init__(self) -> None:
         if self.device not in DEVICES:
@@ -72,6 +78,24 @@ class Settings:
                 "The 'policy' of tune must be 'recipes' or the path of a policy, a program or a folder of them. "
                 f"Got {self.policy!r}, which is not there."
             )
+        if self.turns != 1:
+            self._check_turns()
+
+    def _check_turns(self) -> None:
+        from sparserl.policy.feedback import MOST_TURNS
+
+        if not 1 <= self.turns <= MOST_TURNS:
+            raise SparseRLError(f"The 'turns' of tune must be in 1..{MOST_TURNS}. Got {self.turns}.")
+        if not _is_policy(Path(self.policy)):
+            raise SparseRLError(
+                f"More than one turn needs a 'policy' that writes programs: the folder of a language model. Got turns="
+                f"{self.turns} with {self.policy!r}, which can't answer a verdict: give such a folder, or turns=1."
+            )
+        if self.turns > self.candidates:
+            raise SparseRLError(
+                "The turns of tune share its candidates, so there must be one for each. "
+                f"Got {self.turns} turns and {self.candidates} candidates."
+            )
 
 
 def tune(
@@ -85,6 +109,7 @@ def tune(
     policy: str | Path = "recipes",
     seed: int = 0,
     mode: Mode = "solver",
+    turns: int = 1,
     cache: bool = True,
     progress: Callable[[Progress], None] | None = None,
     b_order: Order = "row",
@@ -104,8 +129,8 @@ def tune(
     from sparserl.value_order import value_order
 
     problem = make_problem(op, dtype, columns, b_order, c_order)
-    count, seed = _whole("candidates", candidates), _whole("seed", seed)
-    settings = Settings(problem, device, count, str(policy), seed, mode)
+    count, seed, turns = _whole("candidates", candidates), _whole("seed", seed), _whole("turns", turns)
+    settings = Settings(problem, device, count, str(policy), seed, mode, turns)
     began = time.perf_counter()
     matrix = as_matrix(A)
     if not matrix.pattern.rows:
@@ -159,48 +184,85 @@ def explore(
     watch = progress or (lambda step: None)
     began = time.perf_counter()
     watch(Progress("ranking", 0, settings.candidates))
-    chosen = _candidates(pattern, settings, device)
+    chosen, rewrite = _candidates(pattern, settings, device)
     source = "gpu" if device.backend == "cuda" else "modelled"
     found = Findings(settings.mode, source, chosen, phases_s={"rank": time.perf_counter() - began})
     with open_referee(pattern, settings.problem, settings.mode, device.backend, settings.seed) as referee:
-        halve(found, referee, watch)
+        halve(found, referee, watch, rewrite)
     return found
 
 
-def _candidates(pattern: Pattern, settings: Settings, device: Device) -> list[Candidate]:
+def _candidates(pattern: Pattern, settings: Settings, device: Device) -> tuple[list[Candidate], Rewrite | None]:
+    """The first ones, and who makes more of them once they are judged."""
     from sparserl.findings import Candidate
 
     if settings.policy != "recipes":
         path = Path(settings.policy)
-        written = _written(path, pattern, settings, device) if _is_policy(path) else _programs(path)
-        return written[: settings.candidates]
+        if not _is_policy(path):
+            return _programs(path)[: settings.candidates], None
+        turns = _Turns(path, pattern, settings, device)
+        return turns.first(), turns.again if settings.turns > 1 else None
     from sparserl.recipes import candidates
     from sparserl.search import choose
 
     ranked = candidates(pattern, settings.problem, device.sms, settings.mode)
-    return [
-        Candidate(r.name, str(r.layout), dict(r.params), r.text, r.simplicity, r.cost_us)
-        for r in choose(ranked, settings.candidates)
-    ]
+    chosen = choose(ranked, settings.candidates)
+    return [Candidate(r.name, str(r.layout), dict(r.params), r.text, r.simplicity, r.cost_us) for r in chosen], None
 
 
 def _is_policy(path: Path) -> bool:
     return (path / "model.safetensors").is_file()
 
 
-def _written(folder: Path, pattern: Pattern, settings: Settings, device: Device) -> list[Candidate]:
-    """What a language model writes for this matrix; a text that it wrote twice is judged once."""
-    from dataclasses import replace
+class _Turns:
+    """What a language model writes for this matrix, turn after turn.
 
-    from sparserl.policy.writer import warm_writer
+    All turns together write `candidates` programs, each turn an equal share, the first ones one more where that does
+    not divide: 16 in three turns are 6, 5 and 5. A later turn rewrites the best programs of all turns so far: the
+    fastest right ones first, then those that failed, and round again where there are fewer than its share. What can't
+    gain by it, or no longer fits the context, is not rewritten (`policy/feedback`). A text that was written before is
+    not judged again, so there may be fewer candidates than were asked for.
+    """
 
-    on_gpu = device.backend == "cuda"
-    writer = warm_writer(folder, "cuda" if on_gpu else "cpu")
-    drawing = replace(writer.settings, seed=settings.seed)
-    machine = device.name if on_gpu else "sim"
-    (drawn,) = writer.write([pattern], settings.problem, settings.candidates, machine=machine, settings=drawing)
-    texts = dict.fromkeys(written.text for written in drawn)
-    return [_candidate(f"written {place}", text) for place, text in enumerate(texts, 1)]
+    def __init__(self, folder: Path, pattern: Pattern, settings: Settings, device: Device) -> None:
+        from sparserl.policy.rewriting import Rewriter
+        from sparserl.policy.writer import warm_writer
+
+        on_gpu = device.backend == "cuda"
+        writer = warm_writer(folder, "cuda" if on_gpu else "cpu")
+        machine = device.name if on_gpu else "sim"
+        self._rewriter = Rewriter(writer, pattern, settings.problem, machine=machine, seed=settings.seed)
+        self._left, self._turns = settings.candidates, settings.turns
+
+    def first(self) -> list[Candidate]:
+        texts = self._rewriter.write(self._share())
+        return [_candidate(f"written {place}", text) for place, text in enumerate(texts, 1)]
+
+    def again(self, found: Findings) -> list[Candidate]:
+        """The next turn's; none after the last."""
+        if not self._turns:
+            return []
+        places = {c.text: place for place, c in enumerate(found.candidates, 1)}
+        made = self._rewriter.rewrite([(c.text, _told(c)) for c in found.ranked()], self._share())
+        return [
+            _candidate(f"written {place} after {places[parent]}", text)
+            for place, (text, parent) in enumerate(made.items(), len(places) + 1)
+        ]
+
+    def _share(self) -> int:
+        """Programs of the next turn."""
+        share = -(-self._left // self._turns)
+        self._left, self._turns = self._left - share, self._turns - 1
+        return share
+
+
+def _told(candidate: Candidate) -> Told:
+    """What its writer hears of it."""
+    from sparserl.policy.feedback import Told
+    from sparserl.records import Verdict
+
+    c = candidate
+    return Told(Verdict[c.verdict.upper()], c.reason, c.speedup, c.floor_share, c.registers, c.sectors)
 
 
 def _candidate(name: str, text: str) -> Candidate:

@@ -60,6 +60,9 @@ class Measured:
     times_us: dict[str, float] = field(default_factory=dict)
     """by mode"""
     fault: str = ""
+    registers: int = 0
+    least_bytes: int = 0
+    """what one product of it must move"""
 
 
 def _numbers(rng: np.random.Generator, count: int, dtype: DType) -> np.ndarray:
@@ -81,6 +84,8 @@ class Explorer:
         self._head = pattern.rows if problem.c_order == "col" else min(pattern.rows, max(1, LOOKED_AT // wide))
         self._rows = self._probe_rows(rng)
         self._expected, self._scale = self._reference(right)
+        self._used_columns = int(np.count_nonzero(np.bincount(pattern.cols, minlength=1)))
+        self._empty_us: dict[Mode, float] = {}
         self.best_us: dict[str, float] = {}
 
     def _probe_rows(self, rng: np.random.Generator) -> np.ndarray:
@@ -109,8 +114,15 @@ class Explorer:
                 yield Measured(recipes[at], fault=reason)
             if ready.packed is not None:
                 arrays = self._placed(ready.packed)
+                least = timing.least_bytes(ready.packed, self._problem, self._used_columns)
                 for at, job, binary in ready.programs:
-                    yield self._measured(recipes[at], job, binary, arrays, effort)
+                    yield replace(self._measured(recipes[at], job, binary, arrays, effort), least_bytes=least)
+
+    def floor_us(self, mode: Mode, least_bytes: int) -> float:
+        """What no program that moves so much can beat: that traffic, or the empty kernel."""
+        if mode not in self._empty_us:
+            self._empty_us[mode] = self._backend.floor_us(timing.plan(self._pattern, self._problem, mode, 3, 0.3))
+        return max(self._empty_us[mode], timing.traffic_floor_us(least_bytes, self._backend.device(), mode))
 
     def _placed(self, packed: Packed) -> dict[str, Buffer]:
         arrays = {name: self._upload(array) for name, array in packed.arrays.items()}
@@ -140,7 +152,7 @@ class Explorer:
             once = replace(timing.plan(self._pattern, self._problem, first, 1, effort.graph_ms), repetitions=1)
             alone_us = self._backend.time([executable], once)[0][0]
             if alone_us > limit_us:
-                return Measured(recipe, {first: alone_us})
+                return Measured(recipe, {first: alone_us}, registers=made.registers)
         times: dict[str, float] = {}
         for mode in effort.modes:
             plan = timing.plan(self._pattern, self._problem, mode, effort.rounds, effort.graph_ms)
@@ -150,11 +162,11 @@ class Explorer:
             try:
                 times[mode] = float(np.median(self._backend.time([executable], plan)[0]))
             except BackendError as error:
-                return Measured(recipe, times, fault=str(error))
+                return Measured(recipe, times, fault=str(error), registers=made.registers)
             self.best_us[mode] = min(times[mode], self.best_us.get(mode, np.inf))
             if times[mode] > effort.far_behind * self.best_us[mode]:
                 break
-        return Measured(recipe, times)
+        return Measured(recipe, times, registers=made.registers)
 
     def _run(self, executable: Executable) -> tuple[str, float]:
         """One product: what went wrong, and microseconds by the host's clock."""

@@ -193,7 +193,9 @@ class _Collector:
             if measured.fault:
                 entry.verdict, entry.reason = _verdict(measured, code), measured.fault[:200]
             entry.retimed = bool(entry.times_us)
-            entry.times_us = dict(measured.times_us)
+            entry.times_us, entry.registers = dict(measured.times_us), measured.registers
+            modes = [mode for mode in effort.modes if mode in measured.times_us]
+            entry.floor_us = {mode: explorer.floor_us(mode, measured.least_bytes) for mode in modes}
         return entries
 
     def _variants(self, explorer: Explorer, ready: Ready, entries: list[Entry]) -> list[Entry]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import lzma
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,10 @@ class Measurement:
     """by mode, of the case's best: 1 for the best and what ties with it"""
     over_baseline: Mapping[str, float]
     """by mode, times the baseline's speed"""
+    floor_us: Mapping[str, float] = field(default_factory=dict)
+    """by mode, what no such program can beat"""
+    registers: int = 0
+    """0: not known"""
 
     @property
     def correct(self) -> bool:
@@ -181,6 +185,8 @@ def _measurement(
         retimed=row["retimed"],
         speed={mode: _speed(best[mode], us) for mode, us in right.items()},
         over_baseline={mode: baseline[mode] / us for mode, us in right.items() if mode in baseline},
+        floor_us={mode: float(row[f"floor_{mode}_us"]) for mode in right if row.get(f"floor_{mode}_us") is not None},
+        registers=int(row.get("registers", 0)),
     )
 
 

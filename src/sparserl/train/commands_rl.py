@@ -43,6 +43,9 @@ def rl(
     problem: Annotated[list[str] | None, typer.Option(help="'spmv f32', 'spmm f32 64' … [all the tested ones]")] = None,
     reward: Annotated[str, typer.Option(help="hierarchical, speed or correct")] = "hierarchical",
     mode: Annotated[list[str] | None, typer.Option(help="whose times count; several: their mean [solver]")] = None,
+    even: Annotated[
+        float, typer.Option(help="share of a round in turn; 1: hard matrices don't come more often")
+    ] = 0.25,
     explored: Annotated[float, typer.Option(help="share of a group that starts from a layout drawn for it")] = 0.5,
     imitate_steps: Annotated[int, typer.Option(help="supervised steps on verified winners a round")] = 4,
     kl: Annotated[float | None, typer.Option(help="weight of the KL to the round's first policy [its own]")] = None,
@@ -52,6 +55,7 @@ def rl(
     max_tokens: Annotated[int, typer.Option(help="most tokens of a program")] = 1536,
     target: Annotated[str | None, typer.Option(help="machine that the policy is told of [h200, or sim]")] = None,
     workers: Annotated[int, typer.Option(help="judging processes; 0: as many as fit")] = 0,
+    blind: Annotated[bool, typer.Option("--blind", help="Control: every matrix looks the same but for sizes.")] = False,
     shuffled: Annotated[bool, typer.Option("--shuffled", help="Control: rewards are dealt out at random.")] = False,
     resume: Resume = False,
     learning_rate: Rate = None,
@@ -88,10 +92,11 @@ def _config(given: dict[str, Any]) -> RLConfig:
     own = RLConfig()
     named = {name: given[name] for name in ("kl", "entropy") if given[name] is not None}
     loop = {name: given[name] for name in ("learning_rate", "warmup") if given[name] is not None}
-    same = ("algorithm", "objective", "k", "rounds", "epochs", "minibatch", "imitate_steps", "shuffled")
+    same = ("algorithm", "objective", "k", "rounds", "epochs", "minibatch", "imitate_steps", "blind", "shuffled")
     curriculum = CurriculumConfig(
         prompts=given["prompts"], spmv_cases=given["cases"], spmm_cases=(given["cases"] + 1) // 2,
-        real=given["matrices"] is not None, most_nonzeros=given["most_nonzeros"], seed=given["seed"],
+        real=given["matrices"] is not None, most_nonzeros=given["most_nonzeros"], even=given["even"],
+        seed=given["seed"],
     )  # fmt: skip
     if given["problem"]:
         problems = tuple(problem_of(text) for text in given["problem"])

@@ -1,4 +1,4 @@
-"""`sparserl train pretrain`, `sft` and `rank`: the commands, their progress and what they print.
+"""`sparserl train pretrain`, `sft`, `turns` and `rank`: the commands, their progress and what they print.
 
 A run that stopped because its `--budget` was spent ends with exit code 75 (try again): call it again with `--resume`.
 """
@@ -117,6 +117,38 @@ def sft(
         return
     with progress("sft") as watch:
         found = run(config, places, watch)
+    _say(found)
+
+
+def turns(
+    *,
+    out: Out,
+    collection: FromCollection,
+    weights: Annotated[Path, typer.Option(help="Folder of the fine-tuning run: where to begin.")],
+    samples: Samples = None,
+    matrices: Matrices = None,
+    target: Target = "h200",
+    resume: Resume = False,
+    alone: Annotated[float, typer.Option(help="share of the draws that are first programs, as in fine-tuning")] = 0.5,
+    epochs: Annotated[int, typer.Option(help="times that pairs and programs are gone through")] = 2,
+    least_steps: Annotated[int, typer.Option(help="Go through more often where there are fewer steps.")] = 100,
+    batch_tokens: Annotated[int, typer.Option(help="tokens of a step")] = 32768,
+    longest: Annotated[int, typer.Option(help="tokens of two programs and the line between; longer: left out")] = 2816,
+    learning_rate: Rate = None,
+    warmup: Warmup = None,
+    budget: Budget = 0.0,
+    device: Device = "auto",
+    seed: Seed = 0,
+) -> None:
+    """Teach a policy to write a program again, told how it fared: for `train rl` and `tune` with --turns."""
+    from sparserl.train.sft import Places
+    from sparserl.train.turns import TurnsConfig
+    from sparserl.train.turns import turns as run
+
+    config = TurnsConfig(target, epochs, least_steps, batch_tokens, longest, alone)
+    config = replace(config, loop=_loop(config.loop, learning_rate, warmup, (budget, device, "off", seed)))
+    with progress("turns") as watch:
+        found = run(config, Places(out, collection, weights, None, samples, matrices, resume), watch)
     _say(found)
 
 

@@ -30,6 +30,8 @@ class Entry:
     """of a variant: its text and layout under the name of its mutations"""
     origin: str = "recipe"
     times_us: dict[str, float] = field(default_factory=dict)
+    floor_us: dict[str, float] = field(default_factory=dict)
+    registers: int = 0
     verdict: Verdict = Verdict.CORRECT
     reason: str = ""
     retimed: bool = False
@@ -80,6 +82,8 @@ class Written:
             **({"reason": entry.reason} if entry.reason else {}),
             "solver_us": _rounded(entry.times_us.get("solver")),
             "chain_us": _rounded(entry.times_us.get("chain")),
+            **{f"floor_{mode}_us": _rounded(us) for mode, us in entry.floor_us.items()},
+            "registers": entry.registers,
             "retimed": entry.retimed,
             "baseline_solver_us": _rounded(baseline.get("solver")),
             "baseline_chain_us": _rounded(baseline.get("chain")),

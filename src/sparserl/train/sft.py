@@ -17,7 +17,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -127,9 +127,12 @@ class Prompts:
 
     def batch(self, pairs: Sequence[tuple[str, str]], ids: Sequence[Array]) -> tuple[Tensor, EncoderInput]:
         """Ids (batch, tokens) and the matrix of each."""
+        return torch.from_numpy(padded(ids)[0]).to(self.device, non_blocking=True), self.matrices(pairs)
+
+    def matrices(self, pairs: Sequence[tuple[str, str]]) -> EncoderInput:
+        """The matrix of each."""
         places = torch.tensor([self.place[pair] for pair in pairs], device=self.device)
-        tokens = torch.from_numpy(padded(ids)[0]).to(self.device, non_blocking=True)
-        return tokens, EncoderInput(*(column[places] for column in self.matrix))
+        return EncoderInput(*(column[places] for column in self.matrix))
 
 
 def program_loss(policy: Policy, ids: Tensor, matrix: EncoderInput) -> Tensor:
@@ -161,6 +164,30 @@ def encode_programs(programs: Mapping[str, str], longest: int, tokenizer: Tokeni
     return found
 
 
+class Drawing(Protocol):
+    """How often examples are drawn: a part of a stage's settings."""
+
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def least_steps(self) -> int: ...
+    @property
+    def batch_tokens(self) -> int: ...
+    @property
+    def loop(self) -> LoopConfig: ...
+
+
+def all_batches(weights: Array, lengths: Array, config: Drawing) -> list[Array]:
+    """The examples of every step of all epochs: what step k sees depends on the seed and k alone."""
+    batches: list[Array] = []
+    epoch = 0
+    while epoch < config.epochs or len(batches) < config.least_steps:
+        rng = np.random.default_rng([config.loop.seed, epoch])
+        batches += program_batches(lengths, spread_draws(weights, len(weights), rng), config.batch_tokens, rng)
+        epoch += 1
+    return batches
+
+
 class FineTuning:
     """The task: programs drawn by weight, anew in every epoch."""
 
@@ -181,22 +208,11 @@ class FineTuning:
             raise SparseRLError("No program of the collection is short enough to learn from: raise --longest.")
         pairs = [(each.case, each.problem) for each in (*self._train, *self._dev)]
         self._ids, self._prompts = ids, Prompts(pairs, samples, config.target, self.device)
-        self._batches = self._all_batches()
-        self.steps = len(self._batches)
-        self._loss = compiled(program_loss, config.loop, wanted=False)
-
-    def _all_batches(self) -> list[Array]:
-        """Of all epochs: what step k sees depends on the seed and k alone."""
-        config = self.config
         weights = np.array([each.weight for each in self._train])
         lengths = np.array([len(self._ids[each.program]) for each in self._train])
-        batches: list[Array] = []
-        epoch = 0
-        while epoch < config.epochs or len(batches) < config.least_steps:
-            rng = np.random.default_rng([config.loop.seed, epoch])
-            batches += program_batches(lengths, spread_draws(weights, len(weights), rng), config.batch_tokens, rng)
-            epoch += 1
-        return batches
+        self._batches = all_batches(weights, lengths, config)
+        self.steps = len(self._batches)
+        self._loss = compiled(program_loss, config.loop, wanted=False)
 
     def _batch(self, examples: Sequence[Chosen]) -> tuple[Tensor, EncoderInput]:
         pairs = [(each.case, each.problem) for each in examples]

@@ -91,8 +91,9 @@ static inline void check_race(Cell* cells, uint64_t offset, size_t size, int kin
 static void note_sync(uint64_t counter) {
     Thread* self = threads + current;
     if (sync_count == sync_capacity) {
-        sync_capacity = sync_capacity ? 2 * sync_capacity : 1024;
-        syncs = (Sync*)grow(syncs, sizeof(Sync) * (size_t)sync_capacity);
+        const int wanted = sync_capacity ? 2 * sync_capacity : 1024;
+        grow(syncs, (size_t)wanted);
+        sync_capacity = wanted;
     }
     int* head = sync_heads + (block_stamp - launch_stamp - 1);
     syncs[sync_count] = {counter, barriers, warps[current / WARP].operations, self->last_op, self->last_mask, self->last_full,
@@ -111,8 +112,8 @@ static void races_launch_begins() {
     launch_stamp = block_stamp;
     sync_count = 0;
     if (request->grid > heads_capacity) {
+        grow(sync_heads, request->grid);
         heads_capacity = request->grid;
-        sync_heads = (int*)grow(sync_heads, sizeof(int) * heads_capacity);
     }
     for (uint32_t i = 0; i < request->grid; i++) sync_heads[i] = -1;
 }

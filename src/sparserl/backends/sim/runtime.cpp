@@ -52,13 +52,14 @@ static int barrier_any, barrier_all, barrier_count, result_any, result_all, resu
 [[noreturn]] static void hangs() { fail("hangs: no end after %.0f s", request->limit_s); }
 
 #ifdef SIM_CHECKED
-static void* grow(void* memory, size_t bytes) {
+// The new place is kept before anything may jump away: the old one is gone by then.
+template <typename T> static void grow(T*& memory, size_t count) {
     allocating = 1;
-    void* out = realloc(memory, bytes);
+    T* out = (T*)realloc(memory, count * sizeof(T));
+    if (out) memory = out;
     allocating = 0;
     if (expired) hangs();
-    if (!out) fail("the simulator has no memory left (%zu bytes asked)", bytes);
-    return out;
+    if (!out) fail("the simulator has no memory left (%zu bytes asked)", count * sizeof(T));
 }
 #include "watch.h"
 #else

@@ -59,8 +59,9 @@ static inline void count_access(Place* place, SimBuffer* buffer, uint64_t offset
         place->early = early;
     }
     if (k >= place->capacity) {
-        place->capacity = k < 8 ? 16 : 2 * k;
-        place->entries = (Entry*)grow(place->entries, place->capacity * sizeof(Entry));
+        const uint32_t wanted = k < 8 ? 16 : 2 * k;
+        grow(place->entries, wanted);
+        place->capacity = wanted;
     }
     while (k >= place->length) place->entries[place->length++].count = 0;
     Entry* entry = place->entries + k;

@@ -1,6 +1,6 @@
 """The control that tells learning from search: hill-climbing by mutations, with as many judged tries.
 
-    climb([(prompt, best_recipe_text), …], referee, ClimbConfig(tries=64))
+    climb([(prompt, best_recipe_text), …], referee, ClimbConfig(tries=64))     # the stage is `climbing`
 
 Each climb begins with the best recipe of its matrix. In every step the incumbent is mutated (`train.variants`, the same
 mutations that the collection was made with), the new programs are judged, and the fastest becomes the incumbent if it
@@ -175,9 +175,18 @@ def _plain(speed: float) -> float | None:
     return exp(speed) if speed > -inf else None
 
 
-def climb(starts: Sequence[tuple[Prompt, str]], referee: Referee, config: ClimbConfig) -> list[Climb]:
-    """All climbs, a step of each at a time, so that the referee sees many groups at once."""
-    climbs = [Climb(prompt, start, config) for prompt, start in starts]
+def climb(
+    starts: Sequence[tuple[Prompt, str]], referee: Referee, config: ClimbConfig, tries: Sequence[int] | None = None
+) -> list[Climb]:
+    """All climbs, a step of each at a time, so that the referee sees many groups at once.
+
+    tries: of each climb, in place of the config's.
+    """
+    counts = [config.tries] * len(starts) if tries is None else tries
+    climbs = [
+        Climb(prompt, start, replace(config, tries=count))
+        for (prompt, start), count in zip(starts, counts, strict=True)
+    ]
     going = list(climbs)
     while going:
         asked = [(each, wanted) for each in going if (wanted := each.ask())]

@@ -63,6 +63,8 @@ class RLConfig:
     imitate_scale: float = 0.5
     """their learning rate, as a part of the other"""
 
+    blind: bool = False
+    """control: the encoder reads the same entries for every matrix; sizes and problem are its own"""
     shuffled: bool = False
     """control: the rewards of a round are dealt out among its rollouts at random, and nothing is imitated"""
     play: PlayConfig = field(default_factory=PlayConfig)

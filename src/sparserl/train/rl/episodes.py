@@ -3,13 +3,9 @@
     <program> … <eos> <feedback> right 124% floor 83% registers 40
     <program> … <eos> …
 
-The line (`feedback`) says of a right program its speed beside the baseline, how near it is to the floor, its registers
-and its sectors, as far as they are known; of any other the verdict and the beginning of the reason.
-
-A turn's reward is that of its own program; the episode's (`episode_reward`) is the best of its turns, because the best
-program is what is kept. Another turn is played where there is something to gain and room for it: not after a program
-without <eos>, not after the same program twice, not within `enough` of the floor, and not where a program as long as
-the last would no longer fit the context.
+The line, and whether there is another turn, are decided in `policy/feedback`, as they are for tuning. A turn's reward
+is that of its own program; the episode's (`episode_reward`) is the best of its turns, because the best program is what
+is kept.
 
 `Player.play` does all of it; `write` and `finish` are its halves, for a caller that samples while others compile.
 Not covered: turns that continue in a running batch (the earlier turns are read again), another prompt in between.
@@ -18,9 +14,8 @@ Not covered: turns that continue in a running batch (the earlier turns are read 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import groupby
 from math import exp, log
 from typing import Protocol
@@ -28,28 +23,24 @@ from typing import Protocol
 from sparserl.errors import SparseRLError
 from sparserl.judge.reward import mean_speedup
 from sparserl.policy.encoder import collate
+from sparserl.policy.feedback import (
+    ENOUGH,
+    MOST_TURNS,
+    Told,
+    fits,
+    last_text,
+    line,
+    line_ids,
+    need,
+    together,
+    worth_another,
+)
 from sparserl.policy.sample import Sample
 from sparserl.policy.sampler import Sampler, SampleSettings, Written
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Verdict
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn
 from sparserl.train.rl.referee import Referee
-
-FEEDBACK_TOKENS = 24
-"""the most that a feedback line comes to, its newline counted"""
-MOST_TURNS = 3
-SPARE = 1.25
-"""a rewritten program may be this much longer than the one before"""
-WORDS = {
-    Verdict.UNREADABLE: "unreadable",
-    Verdict.SCREENED: "refused",
-    Verdict.INADMISSIBLE: "not admitted",
-    Verdict.UNCOMPILABLE: "does not compile",
-    Verdict.FAILED: "failed",
-    Verdict.WRONG: "wrong",
-    Verdict.IMPLAUSIBLE: "too fast",
-    Verdict.CORRECT: "right",
-}
 
 Reward = Callable[[Judged], float]
 Look = Callable[[Prompt], Sample]
@@ -74,61 +65,27 @@ def floor_share(judged: Judged, modes: Sequence[str] = ("solver",)) -> float | N
     return exp(sum(log(judged.floor_us[mode] / judged.times_us[mode]) for mode in modes) / len(modes))
 
 
-def feedback(judged: Judged, modes: Sequence[str] = ("solver",), tokenizer: Tokenizer | None = None) -> str:
-    """One short line, without its newline; at most `FEEDBACK_TOKENS` tokens with it (None: of the shipped tokenizer).
+def told(judged: Judged, modes: Sequence[str] = ("solver",)) -> Told:
+    """What the policy hears of it."""
+    speedup = log_speedup(judged, modes)
+    return Told(
+        judged.verdict,
+        judged.reason,
+        None if speedup is None else exp(speedup),
+        floor_share(judged, modes),
+        judged.registers,
+        judged.sectors,
+    )
 
-    What comes last is left out first: sectors, then registers; of a reason its end.
-    """
-    tokenizer = tokenizer or _shipped()
-    parts = [WORDS[judged.verdict]]
-    if judged.verdict is Verdict.CORRECT:
-        parts += _figures(judged, modes)
-    elif gist := _gist(judged.reason):
-        parts[0] += ":"
-        parts += gist.split(" ")
-    while len(parts) > 1 and len(tokenizer.encode(" ".join(parts) + "\n")) > FEEDBACK_TOKENS:
-        parts.pop()
-    return " ".join(parts).rstrip(":")
+
+def feedback(judged: Judged, modes: Sequence[str] = ("solver",), tokenizer: Tokenizer | None = None) -> str:
+    """One short line, without its newline (`policy/feedback.line`)."""
+    return line(told(judged, modes), tokenizer)
 
 
 def feedback_ids(judged: Judged, modes: Sequence[str], tokenizer: Tokenizer) -> list[int]:
     """What stands between two programs: '<feedback>', the line, '<program>'."""
-    line = tokenizer.encode(feedback(judged, modes, tokenizer) + "\n")
-    return [tokenizer.feedback, *line, tokenizer.program]
-
-
-@cache
-def _shipped() -> Tokenizer:
-    return Tokenizer.load()
-
-
-def _figures(judged: Judged, modes: Sequence[str]) -> list[str]:
-    found = []
-    if (speedup := log_speedup(judged, modes)) is not None:
-        found.append(f"{round(100 * exp(speedup))}%")
-    if (share := floor_share(judged, modes)) is not None:
-        found.append(f"floor {round(100 * share)}%")
-    if judged.registers:
-        found.append(f"registers {judged.registers}")
-    if judged.sectors:
-        found.append(f"sectors {_short(judged.sectors)}")
-    return found
-
-
-def _short(count: int) -> str:
-    """Three digits at most, with a letter for thousands or millions: 950, 12k, 3M."""
-    for scale, letter in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
-        if count >= scale:
-            return f"{count // scale}{letter}"
-    return str(count)
-
-
-def _gist(reason: str) -> str:
-    """The first line that names an error, from that word on, or the first line; plain ASCII, single spaces."""
-    rows = [row for row in reason.splitlines() if row.strip()]
-    row = next((each for each in rows if "error:" in each), rows[0] if rows else "")
-    plain = row.rpartition("error:")[2].encode("ascii", "ignore").decode()
-    return " ".join(plain.split())[:200]
+    return line_ids(told(judged, modes), tokenizer)
 
 
 def episode_reward(rollout: Rollout) -> float:
@@ -149,7 +106,7 @@ class PlayConfig:
     """share of a group that starts from a given layout line, where the player has openings"""
     turns: int = 1
     """most programs an episode, 1 to 3"""
-    enough: float = 0.9
+    enough: float = ENOUGH
     """a right program this near to the floor (1: at it) is not written again"""
     modes: tuple[str, ...] = ("solver",)
     """whose times the feedback line is about"""
@@ -265,7 +222,9 @@ class Player:
     def _write(self, episodes: Sequence[Episode], seed: int) -> None:
         """One more program for each. Those with prompts of similar length are written together."""
         settings = self.config.settings
-        for part, room in self._parts(episodes):
+        lengths, needs = [len(each.ids) for each in episodes], [self._need(each) for each in episodes]
+        for places, room in together(self.sampler.policy, lengths, needs, settings.batch):
+            part = [episodes[place] for place in places]
             problems = [each.prompt.problem for each in part]
             batch = collate([self.look(each.prompt) for each in part], problems, self.config.machine)
             own = replace(settings, seed=seed, max_tokens=min(settings.max_tokens, room))
@@ -274,31 +233,9 @@ class Player:
             for episode, (written,) in zip(part, found, strict=True):
                 self._add(episode, written)
 
-    def _parts(self, episodes: Sequence[Episode]) -> Iterator[tuple[list[Episode], int]]:
-        """(episodes that are written together, room for each): the longest prompts first, so it sets the room."""
-        rest = sorted(episodes, key=lambda each: -len(each.ids))
-        while rest:
-            room = self._room(len(rest[0].ids))
-            if room < 1:
-                raise SparseRLError(
-                    f"A prompt of {len(rest[0].ids)} tokens leaves no room in the policy's context "
-                    f"({self.sampler.policy.size.language.context} positions). Use a policy with a longer one."
-                )
-            part = [each for each in rest if self._need(each) <= room or each is rest[0]][: self.config.settings.batch]
-            taken = {id(each) for each in part}
-            rest = [each for each in rest if id(each) not in taken]
-            yield part, room
-
-    def _room(self, given: int) -> int:
-        policy = self.sampler.policy
-        return policy.size.language.context - policy.prefix_length - given
-
     @staticmethod
     def _need(episode: Episode) -> int:
-        """Tokens that the next program may have: as many as the last, and some."""
-        if not episode.turns:
-            return 1
-        return int(SPARE * (episode.turns[-1].last - episode.turns[-1].first)) + 1
+        return need(episode.turns[-1].last - episode.turns[-1].first) if episode.turns else 1
 
     def _add(self, episode: Episode, written: Written) -> None:
         new = len(written.ids) - written.given
@@ -306,25 +243,20 @@ class Player:
         episode.ids = list(written.ids)
         episode.log_probs += written.log_probs[written.given :]
         episode.written += [True] * new
-        last = max(place for place, token in enumerate(episode.ids[: written.given]) if token == self.tokenizer.program)
-        episode.text = self.tokenizer.decode_program(episode.ids[last:])
+        episode.text = last_text(episode.ids, written.given, self.tokenizer)
         episode.finished = written.finished
 
     def _judge(self, episodes: Sequence[Episode]) -> None:
         """One turn more for each. The referee sees the texts of a group together."""
         groups = [list(members) for _, members in groupby(episodes, key=lambda each: each.group)]
         asked = [(members[0].prompt, [each.text for each in members]) for members in groups]
-        told = dict(self.referee.judge(asked))
+        answers = dict(self.referee.judge(asked))
         for at, members in enumerate(groups):
-            for each, judged in zip(members, told[at], strict=True):
+            for each, judged in zip(members, answers[at], strict=True):
                 each.turns.append(Turn(each.text, judged, self.reward(judged), each.first, len(each.ids)))
 
     def _goes_on(self, episode: Episode) -> bool:
         """Whether there is something to gain, and room to write it."""
-        last = episode.turns[-1]
-        if not episode.finished or any(last.text == before.text for before in episode.turns[:-1]):
-            return False
-        share = floor_share(last.judged, self.config.modes)
-        if last.judged.verdict is Verdict.CORRECT and share is not None and share >= self.config.enough:
-            return False
-        return self._need(episode) <= self._room(len(episode.ids) + FEEDBACK_TOKENS + 2)
+        last, texts = episode.turns[-1], [turn.text for turn in episode.turns]
+        gains = worth_another(texts, episode.finished, told(last.judged, self.config.modes), self.config.enough)
+        return gains and fits(self.sampler.policy, len(episode.ids), last.last - last.first)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
 from sparserl.errors import SparseRLError
@@ -53,8 +53,11 @@ def open_table(config: RLConfig, places: Places, crew: Crew) -> Iterator[Table]:
     sampled = sampled or _samples(cases, places)
     prompts = every_prompt(config.curriculum, {name: each.structure for name, each in sampled.items()})
 
+    same = sampled[cases[0].name].sample if config.blind else None
+
     def look(prompt: Prompt) -> Sample:
-        return sampled[prompt.case].sample
+        own = sampled[prompt.case].sample
+        return own if same is None else replace(own, entries=same.entries, named=same.named)
 
     collection = () if places.collection is None else load(places.collection).cases
     admitted = Admitted(places.matrices, {(case.name, case.problem): case.admitted for case in collection})

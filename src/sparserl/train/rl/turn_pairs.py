@@ -2,12 +2,11 @@
 
     <program> parent <eos> <feedback> line <program> child <eos>
 
-The loss is on the child alone. Two kinds: `faster`, a right parent and its variant that is faster by more than the tie
-on the same matrix; `repair`, a program that failed and a right one that is its variant or its parent. No child is
-slower than `slowest` of the best known there, neither of the two is withheld, and a matrix that fine-tuning keeps for
-its dev loss stays there. Every matrix counts the same.
+The loss is on the child alone; `train/turns` is the stage that learns them. Two kinds: `faster`, a right parent and its
+variant that is faster by more than the tie on the same matrix; `repair`, a program that failed and a right one that is
+its variant or its parent. No child is slower than `slowest` of the best known there, neither of the two is withheld,
+and a matrix that fine-tuning keeps for its dev loss stays there. Every matrix counts the same.
 
-A collection knows neither floors nor registers, so the line is shorter than in play.
 Not covered: chains of three programs, and pairs of two matrices.
 """
 
@@ -81,14 +80,17 @@ class TurnPair:
 
 
 @dataclass(frozen=True, eq=False)
-class TwoTurns:
-    """A pair as tokens."""
+class Example:
+    """A sequence to learn from, as tokens, for one matrix and problem."""
 
-    pair: TurnPair
+    case: str
+    problem: str
     ids: Array
     """int32, (tokens)"""
     written: Array
-    """bool, (tokens): the child, its <eos> included"""
+    """bool, (tokens): what is learnt; of a pair the child, its <eos> included"""
+    weight: float = 1.0
+    """its share of the draws"""
 
 
 def find_pairs(collection: Collection, rules: PairRules | None = None) -> tuple[list[TurnPair], list[TurnPair]]:
@@ -139,9 +141,15 @@ def _pair(case: CollectedCase, parent: Measurement, child: Measurement, rules: P
 def _made(
     case: CollectedCase, parent: Measurement, child: Measurement, *, kind: Kind, gain: float, mode: Mode
 ) -> TurnPair:
-    times = dict(parent.times_us) if parent.correct else {}
     judged = Judged(
-        parent.verdict, parent.reason, times, dict(case.baseline_us), retimed=parent.retimed, source="collected"
+        parent.verdict,
+        parent.reason,
+        times_us=dict(parent.times_us) if parent.correct else {},
+        baseline_us=dict(case.baseline_us),
+        floor_us=dict(parent.floor_us),
+        registers=parent.registers,
+        retimed=parent.retimed,
+        source="collected",
     )
     return TurnPair(case.name, case.problem, kind, parent.program, child.program, judged, gain, mode)
 
@@ -155,7 +163,7 @@ def _weighted(pairs: list[TurnPair]) -> list[TurnPair]:
 
 def encode_pairs(
     pairs: Iterable[TurnPair], collection: Collection, longest: int, tokenizer: Tokenizer | None = None
-) -> list[TwoTurns]:
+) -> list[Example]:
     """As tokens. Those of more than `longest` tokens, or whose text is no canonical program, are left out."""
     tokenizer = tokenizer or Tokenizer.load()
     found = []
@@ -169,17 +177,18 @@ def encode_pairs(
         given = parent + feedback_ids(pair.judged, (pair.mode,), tokenizer)  # ends with the child's <program>
         ids = np.array(given + child[1:], dtype=np.int32)
         if len(ids) <= longest:
-            found.append(TwoTurns(pair, ids, np.arange(len(ids)) >= len(given)))
+            learnt = np.arange(len(ids)) >= len(given)
+            found.append(Example(pair.case, pair.problem, ids, learnt, pair.weight))
     return found
 
 
-def imitation_batch(sequences: Sequence[TwoTurns], matrix: EncoderInput, device: torch.device | str = "cpu") -> Batch:
-    """What `objective.imitation` takes, every token of a child counting 1. matrix: one a sequence."""
-    ids, _ = padded([each.ids for each in sequences])
+def imitation_batch(examples: Sequence[Example], matrix: EncoderInput, device: torch.device | str = "cpu") -> Batch:
+    """What `objective.imitation` takes, every token that is learnt counting 1. matrix: one an example."""
+    ids, _ = padded([each.ids for each in examples])
     written = np.zeros(ids.shape, dtype=bool)
-    for row, each in zip(written, sequences, strict=True):
+    for row, each in zip(written, examples, strict=True):
         row[: len(each.written)] = each.written
     tokens = torch.from_numpy(ids).to(device)
     none = torch.zeros(tokens.shape, device=device)
-    ones = torch.ones((len(sequences), 1), device=device)
+    ones = torch.ones((len(examples), 1), device=device)
     return Batch(tokens, torch.from_numpy(written).to(device), none, ones, matrix.to(device))

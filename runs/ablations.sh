@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# What each part of reinforcement learning is worth, on one GPU. Resumable: call it again with the same arguments.
+#   bash runs/ablations.sh OUT --weights SFT [--blind DIR] [--scratch DIR] [--seeds "0 1 2"] [--results DIR] [ARM …] [-- OPTION …]
+# OUT        run folders, OUT/ARM-SEED
+# --weights  the fine-tuned policy that every arm but two begins with
+# --blind    one that was fine-tuned without an encoder (`runs/one_gpu.sh --study` makes OUT/sft-blind); without it, the
+#            arm 'blind' begins with --weights and is shown the same entries for every matrix
+# --scratch  one that was fine-tuned without pretraining (OUT/worth/1-0-without); without it, there is no arm 'scratch'
+# --seeds    one run each
+# --results  the table and the curves [OUT/results]
+# ARM        base (GRPO, best of k, hierarchical reward, one turn), ppo, mean, blind, speed, correct, scratch, turns
+# OPTION     of `sparserl train rl`, for every run: --matrices DIR, --collection DIR, --budget SECONDS, --device sim …
+# A run judges 5 120 programs, the same matrices in every arm of a seed; an episode of three turns is three programs, so
+# 'turns' plays a third as many (rounded up). Seeds come one after the other: after the first there is a whole table.
+set -euo pipefail
+out=${1:?give the folder of the runs} && shift
+weights="" blind="" scratch="" seeds="0 1 2" results="" arms=() options=()
+while (($#)); do
+    case $1 in
+        --weights) weights=$2 && shift 2 ;;
+        --blind) blind=$2 && shift 2 ;;
+        --scratch) scratch=$2 && shift 2 ;;
+        --seeds) seeds=$2 && shift 2 ;;
+        --results) results=$2 && shift 2 ;;
+        --) shift && options=("$@") && break ;;
+        -*) echo "ablations.sh: there is no option $1; the first lines of the script say which there are" >&2 && exit 2 ;;
+        *) arms+=("$1") && shift ;;
+    esac
+done
+[[ -n $weights ]] || { echo "ablations.sh: name the fine-tuned policy, --weights DIR" >&2 && exit 2; }
+if ((!${#arms[@]})); then
+    arms=(base ppo mean blind speed correct turns)
+    [[ -z $scratch ]] || arms+=(scratch)
+fi
+python=${PYTHON:-.venv/bin/python}
+read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
+rounds=${ROUNDS:-16} prompts=${PROMPTS:-20} group=${GROUP:-16}
+mkdir -p "$out"
+
+settings() {  # ARM: what sets it apart, in `own`
+    own=(--weights "$weights")
+    case $1 in
+        base) ;;
+        ppo) own+=(--algorithm ppo) ;;
+        mean) own+=(--objective mean) ;;
+        blind) if [[ -n $blind ]]; then own=(--weights "$blind"); else own+=(--blind); fi ;;
+        speed | correct) own+=(--reward "$1") ;;
+        scratch) own=(--weights "${scratch:?the arm scratch needs --scratch DIR}") ;;
+        turns) own+=(--turns 3 --prompts $(((prompts + 2) / 3))) ;;
+        *) echo "ablations.sh: there is no arm '$1': base ppo mean blind speed correct scratch turns" >&2 && exit 2 ;;
+    esac
+}
+
+for arm in "${arms[@]}"; do settings "$arm"; done  # before hours are spent on the others
+runs=()
+for seed in $seeds; do
+    for arm in "${arms[@]}"; do
+        printf '== %s, seed %s\n' "$arm" "$seed"
+        settings "$arm"
+        "${sparserl[@]}" train rl --out "$out/$arm-$seed" --rounds "$rounds" --prompts "$prompts" --group "$group" \
+            --even 1 --cases 100 --minibatch 64 --warmup 10 --seed "$seed" --samples "$out/samples.npz" --resume \
+            "${options[@]}" "${own[@]}"
+        runs+=("$out/$arm-$seed")
+    done
+done
+"${sparserl[@]}" train curves --out "${results:-$out/results}" "${runs[@]}"

@@ -1,0 +1,87 @@
+#!/usr/bin/env bash
+# Reinforcement learning on one GPU (an H200), from a fine-tuned policy, and what must be shown of it. Resumable: call it
+# again with the same arguments, and it goes on.
+#   bash runs/rl.sh OUT --weights SFT [--matrices DIR] [--collection DIR] [--reference DIR] [--budget SECONDS] [STAGE …]
+# OUT           run folders and records; OUT/nano is the policy to ship
+# --weights     the policy to begin with, such as OUT/sft of runs/one_gpu.sh; its hash is printed and kept in OUT/from.txt
+# --matrices    folder with the real matrices (NAME.mtx.gz); without it, generated ones alone
+# --collection  what `sparserl train collect` wrote: admitted layouts, and the best known of each matrix
+# --reference   the reference search to be held against, such as results/reference
+# --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
+# STAGE         rl      120 rounds of 64 matrices and 16 programs: 122 880 judged rollouts
+#               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
+#               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
+#               beyond  new programs against the best recipes: on these 200 and, within 16 samples, on the unseen ones
+#               ship    int8 weights
+# All of them without one. On several GPUs: SPARSERL="accelerate launch --num_processes 4 -m sparserl" for the stage rl.
+set -euo pipefail
+out=${1:?give the folder of the run} && shift
+weights="" matrices=() collection=() reference=() budget=0 stages=()
+while (($#)); do
+    case $1 in
+        --weights) weights=$2 && shift 2 ;;
+        --matrices) matrices=(--matrices "$2") && shift 2 ;;
+        --collection) collection=(--collection "$2") && shift 2 ;;
+        --reference) reference=(--reference "$2") && shift 2 ;;
+        --budget) budget=$2 && shift 2 ;;
+        -*) echo "rl.sh: there is no option $1; the first lines of the script say which there are" >&2 && exit 2 ;;
+        *) stages+=("$1") && shift ;;
+    esac
+done
+[[ -n $weights ]] || { echo "rl.sh: name the policy to begin with, --weights DIR" >&2 && exit 2; }
+((${#stages[@]})) || stages=(rl eval climb beyond ship)
+python=${PYTHON:-.venv/bin/python}
+read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
+rounds=${ROUNDS:-120} prompts=${PROMPTS:-64} group=${GROUP:-16} count=${COUNT:-200} device=${DEVICE:-cuda}
+mkdir -p "$out"
+start=$weights
+[[ ! -d $weights/policy ]] || start=$weights/policy
+
+rl() {
+    sha256sum "$start"/*.safetensors | tee "$out/from.txt"
+    "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
+        --group "$group" --samples "$out/samples.npz" --device "$device" --budget "$budget" --resume \
+        "${matrices[@]}" "${collection[@]}"
+}
+evaluate() {
+    local split controls=() minutes=0
+    ((!${#collection[@]})) || controls+=(--policy trees --policy neighbours --policy single)
+    ((!${#reference[@]})) || controls+=(--policy reference)
+    [[ $budget == 0 ]] || minutes=$(((budget + 59) / 60))
+    for split in unseen seen real; do
+        [[ $split != real || ${#matrices[@]} -gt 0 ]] || continue
+        "${sparserl[@]}" eval --policy "sft=$start" --policy "rl=$out/rl/policy" --policy recipes "${controls[@]}" \
+            --split "$split" --out "$out/eval-$split" --device "$device" --minutes "$minutes" \
+            "${matrices[@]}" "${collection[@]}" "${reference[@]}"
+    done
+}
+climb() {
+    "${sparserl[@]}" train climb --like "$out/rl" --out "$out/climb" --count "$count" --device "$device" \
+        --budget "$budget" "${matrices[@]}"
+}
+beyond() {
+    "${sparserl[@]}" train beyond --rollouts "$out/rl" --climb "$out/climb" --count "$count" --out "$out/beyond" \
+        --device "$device" --budget "$budget" "${matrices[@]}"
+    "${sparserl[@]}" train beyond --evaluation "$out/eval-unseen" --writer rl --out "$out/beyond-unseen" \
+        --device "$device" --budget "$budget" "${matrices[@]}"
+}
+ship() {
+    "$python" - "$out/rl/policy" "$out/nano" <<'PY'
+import sys
+from pathlib import Path
+from sparserl.policy.checkpoint import load_policy, read_config, save_policy
+
+source, target = map(Path, sys.argv[1:])
+save_policy(load_policy(source), target, weights="int8", notes=read_config(source)["notes"])
+print(f"{target}: {sum(path.stat().st_size for path in target.iterdir()) / 1e6:.1f} MB")
+PY
+}
+
+for stage in "${stages[@]}"; do
+    printf '== %s\n' "$stage"
+    case $stage in
+        eval) evaluate ;;
+        rl | climb | beyond | ship) "$stage" ;;
+        *) echo "rl.sh: there is no stage '$stage': rl eval climb beyond ship" >&2 && exit 2 ;;
+    esac
+done

@@ -1,0 +1,221 @@
+"""Ablations: the figures of runs side by side, the curves, and the scripts that make the runs."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from rl_tiny import PROGRAMS, fitted, prompts
+from sparserl.cli import main
+from sparserl.errors import StoreError
+from sparserl.policy.checkpoint import read_config
+from sparserl.records import Verdict
+from sparserl.store import read_jsonl
+from sparserl.train.rl import loop
+from sparserl.train.rl.config import Places, RLConfig
+from sparserl.train.rl.crew import Crew
+from sparserl.train.rl.curriculum import CurriculumConfig
+from sparserl.train.rl.curves import arms, read_curve, round_figures, table, write
+from sparserl.train.rl.curves_svg import Band, chart
+from sparserl.train.rl.nouns import Judged, Rollout, Turn
+from sparserl.train.rl.rollout_store import RolloutStore
+from sparserl.train.rl.table import open_table
+
+ROOT = Path(__file__).parents[1]
+MODES = ("solver",)
+SPARSERL = os.environ.get("SPARSERL", f"{sys.executable} -m sparserl")
+"""what the scripts call"""
+
+
+def turn(speed: float | None, text: str = PROGRAMS["slices"]) -> Turn:
+    """A right program of this speed, or a wrong one; the reward that the run learnt from is beside the point."""
+    if speed is None:
+        return Turn(text, Judged(Verdict.WRONG), 7.0, 0, 0)
+    return Turn(text, Judged(Verdict.CORRECT, times_us={"solver": 1 / speed}, baseline_us={"solver": 1.0}), 7.0, 0, 0)
+
+
+def episode(group: int, *speeds: float | None, origin: str = "policy") -> Rollout:
+    return Rollout(prompts()[0], group, (), (), (), [turn(speed) for speed in speeds], origin)
+
+
+def test_figures_are_under_one_rule_whatever_the_run_learnt_from() -> None:
+    found = round_figures([episode(0, 1.0), episode(0, None), episode(1, None), episode(1, None)], 2, MODES)
+    assert found["reward"] == pytest.approx((0 - 3 * 1.5) / 4)
+    assert found["correct"] == 0.25
+    assert found["best"] == pytest.approx(math.sqrt(1.0 * 0.25)), "a failure is a quarter of the baseline"
+    assert found["skeletons"] == 0.5 and found["new"] == 1.0
+
+
+def test_explored_episodes_are_left_out() -> None:
+    assert round_figures([episode(0, None), episode(0, 1.0, origin="explore")], 2, MODES)["correct"] == 0.0
+
+
+def test_three_turns_cost_three_judged_programs() -> None:
+    rounds = [episode(0, None, 0.5, 2.0), episode(0, None, None, None), episode(0, None, None, None)]
+    found = round_figures(rounds, 3, MODES)
+    assert found["correct"] == 0.0, "the first turn alone"
+    assert found["episode"] > found["reward"]
+    assert found["best"] == pytest.approx(math.exp((math.log(2.0) + 2 * math.log(0.25)) / 3)), "one episode is k = 3"
+
+
+def run(folder: Path, *rounds: tuple[float | None, ...]) -> Path:
+    """A run folder; a round is a group."""
+    store = RolloutStore(folder / "rollouts")
+    for number, speeds in enumerate(rounds):
+        store.add(number, [episode(0, speed) for speed in speeds])
+    return folder
+
+
+def test_the_table_is_about_the_last_quarter_and_differences_are_paired_by_seed(tmp_path: Path) -> None:
+    early: tuple[float | None, ...] = (None, None)
+    folders = [
+        run(tmp_path / "base-0", early, early, early, (1.0, None)),
+        run(tmp_path / "base-1", early, early, early, (None, None)),
+        run(tmp_path / "ppo-0", early, early, early, (1.0, 1.0)),
+        run(tmp_path / "ppo-1", early, early, early, (1.0, None)),
+    ]
+    held = arms([read_curve(folder, 2) for folder in folders])
+    assert [point.judged for point in held["base"][0].points] == [2, 4, 6, 8]
+    correct = {name: by["correct"] for name, by in table(held).items()}
+    assert correct["base"].mean == 0.25 and correct["base"].difference is None
+    assert correct["ppo"].mean == 0.75 and correct["ppo"].spread == pytest.approx(math.sqrt(0.125))
+    assert correct["ppo"].difference == 0.5 and correct["ppo"].difference_spread == 0.0
+    said = write(folders, tmp_path / "results", k=2)
+    assert "| ppo | 2 | 8 |" in said and "(+0.500 ± 0.000)" in said and "best of 2" in said
+    assert set(json.loads((tmp_path / "results" / "ablations.json").read_text())["arms"]) == {"base", "ppo"}
+    drawn = ElementTree.parse(tmp_path / "results" / "best.svg").getroot()
+    assert "ppo ends at" in drawn.attrib["aria-label"]
+
+
+def test_a_curve_that_never_moves_can_be_drawn() -> None:
+    flat = Band("a", [1.0, 2.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
+    assert ElementTree.fromstring(chart([flat], "x", "y <1>")).tag.endswith("svg")
+
+
+def test_folders_without_a_seed_in_their_name_or_without_rollouts_are_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="NAME-SEED"):
+        read_curve(run(tmp_path / "base", (1.0, 1.0)), 2)
+    with pytest.raises(StoreError, match=r"no rollouts\.jsonl"):
+        read_curve(tmp_path / "none-0", 2)
+    twice = [read_curve(run(tmp_path / where / "base-0", (1.0, 1.0)), 2) for where in "ab"]
+    with pytest.raises(StoreError, match="with one seed"):
+        arms(twice)
+
+
+# ── The scripts ───────────────────────────────────────────────────────────────
+
+
+def script(name: str, *words: str | Path, sparserl: str = SPARSERL, **environment: str) -> str:
+    """What a script prints."""
+    done = subprocess.run(
+        ["bash", str(ROOT / "runs" / name), *map(str, words)],
+        env={**os.environ, "SPARSERL": sparserl, "PYTHON": sys.executable, **environment},
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fitted(tmp_path_factory.mktemp("tiny"), steps=90)
+
+
+def asked(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[RLConfig, Places]:
+    """The settings that `sparserl train rl …` makes of its words."""
+    caught: list[Any] = []
+
+    def catch(*given: Any) -> loop.Finished:
+        caught.extend(given)
+        return loop.Finished(Path("out"), 1, 1, 0, 0.0, {})
+
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "rl", catch)
+        patched.setattr(sys, "argv", ["sparserl", *words])
+        try:
+            main()
+        except SystemExit as left:
+            assert left.code in (0, None)
+    return caught[0], caught[1]
+
+
+def test_every_arm_differs_from_the_base_in_its_one_thing_and_judges_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = script("ablations.sh", tmp_path, "--weights", "sft", "--scratch", "worth", sparserl="echo")
+    words = [shlex.split(row) for row in said.splitlines() if row.startswith("train rl")]
+    made = {Path(each[each.index("--out") + 1]).name: asked(each, monkeypatch) for each in words}
+    names = ("base", "ppo", "mean", "blind", "speed", "correct", "turns", "scratch")
+    assert list(made) == [f"{name}-{seed}" for seed in range(3) for name in names]
+    config = {name: made[f"{name}-0"][0] for name in names}
+    assert (config["base"].algorithm, config["base"].objective) == ("grpo", "best")
+    assert config["ppo"].algorithm == "ppo" and config["mean"].objective == "mean" and config["blind"].blind
+    assert [config[name].weights.form for name in ("base", "speed", "correct")] == [
+        "hierarchical",
+        "speed",
+        "correctness",
+    ]
+    assert (config["base"].play.turns, config["turns"].play.turns) == (1, 3)
+    assert config["scratch"] == config["base"] and made["scratch-0"][1].weights == Path("worth")
+    for each, _ in made.values():
+        assert each.rounds * each.curriculum.prompts * each.play.count * each.play.turns >= 5000
+    assert len({each.loop.seed for each, _ in made.values()}) == 3
+    assert said.splitlines()[-1].startswith("train curves") and said.splitlines()[-1].endswith("/scratch-2")
+
+
+def test_a_tiny_ablation_runs_through_the_script(weights: Path, tmp_path: Path) -> None:
+    small = ("--device", "sim", "--learn-on", "cpu", "--cases", "2", "--most-nonzeros", "1e3", "--problem", "spmv f32")
+    short = (
+        "--max-tokens",
+        "280",
+        "--workers",
+        "1",
+        "--k",
+        "2",
+        "--explored",
+        "0",
+        "--imitate-steps",
+        "1",
+        "--minibatch",
+        "4",
+    )
+    words = (tmp_path, "--weights", weights, "--seeds", "0", "base", "turns", "--", *small, *short)
+    said = script("ablations.sh", *words, ROUNDS="1", PROMPTS="2", GROUP="4", OMP_NUM_THREADS="1")
+    assert "| base | 1 | 8 |" in said and "| turns | 1 |" in said
+    assert len(read_jsonl(tmp_path / "base-0" / loop.ROUNDS)) == 1
+    assert read_config(tmp_path / "turns-0" / "policy")["notes"]["step"] == 1
+    assert (tmp_path / "results" / "reward.svg").exists()
+
+
+def test_a_blind_run_sees_the_same_entries_everywhere_and_each_matrix_its_sizes(tmp_path: Path) -> None:
+    curriculum = CurriculumConfig(prompts=2, spmv_cases=3, spmm_cases=1, most_nonzeros=1e3)
+    config = RLConfig(judged_on="sim", blind=True, curriculum=curriculum)
+    with open_table(config, Places(tmp_path, tmp_path, workers=1), Crew()) as held:
+        seen = {prompt.case: held.look(prompt) for prompt in held.prompts}
+    first, *others = seen.values()
+    assert others and all((each.entries == first.entries).all() for each in others)
+    assert len({each.nonzeros for each in seen.values()}) > 1
+
+
+def test_the_training_script_goes_through_every_stage(tmp_path: Path) -> None:
+    (tmp_path / "sft").mkdir()
+    (tmp_path / "sft" / "weights.safetensors").write_bytes(b"")
+    said = script(
+        "rl.sh", tmp_path / "out", "--weights", tmp_path / "sft", "rl", "eval", "climb", "beyond", sparserl="echo"
+    )
+    rows = [row for row in said.splitlines() if row.startswith(("train", "eval"))]
+    assert [" ".join(row.split()[:2]) for row in rows] == [
+        "train rl", "eval --policy", "eval --policy", "train climb", "train beyond", "train beyond",
+    ]  # fmt: skip
+    words = shlex.split(rows[0])
+    numbers = [int(words[words.index(name) + 1]) for name in ("--rounds", "--prompts", "--group")]
+    assert math.prod(numbers) >= 120_000
