@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from sparserl.backends.backend import Job, RunReport, TimingPlan
-from sparserl.backends.sim import SimBackend
+from sparserl.backends.sim import SimBackend, native
 from sparserl.backends.sim.executable import SimExecutable
 from sparserl.errors import BackendError, CompileError
 from sparserl.records import Launch, Param
@@ -399,6 +400,16 @@ def test_a_thread_that_spins_lets_the_one_it_waits_for_run() -> None:
 def test_a_stack_overflow_is_a_report() -> None:
     body = "volatile float big[40000]; for (int i = 0; i < 40000; i += 100) big[i] = i; y[threadIdx.x] = big[39900];"
     assert "not mapped" in failure(Bench(body))
+
+
+def test_a_frame_larger_than_a_guard_page_does_not_step_over_it() -> None:
+    """80 KB on a stack of 64: below it, past the guard page, lies the stack of a thread that waits."""
+    deep = "__device__ __attribute__((noinline)) float deep(int n)\n{ volatile float big[20000]; return big[n] = n; }"
+    body = "int i = threadIdx.x; float sum = 0; if (i == 40) sum = deep(n); __syncthreads(); y[i] = sum;"
+    assert "thread 40: touches memory that is not mapped" in failure(Bench(body, before=deep))
+    assert native._stacks.value
+    below = ctypes.string_at(native._stacks.value + 39 * 65536 + 4096, 65536 - 4096)
+    assert b"\xfe" * 1024 not in below  # what the compiler fills variables with that nobody has set
 
 
 def test_a_block_too_large_is_refused() -> None:

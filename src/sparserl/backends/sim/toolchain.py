@@ -41,6 +41,9 @@ KERNEL = [
     "-fno-store-merging",
     "-fno-ipa-icf",
     "-fno-stack-protector",
+    # A frame larger than the page that guards a stack would step over it, into whatever lies below.
+    "-fstack-clash-protection",
+    "--param=stack-clash-protection-guard-size=12",
 ]
 CHECKED_KERNEL = ["-DSIM_CHECKED", "-fsanitize=thread", "--param=tsan-instrument-func-entry-exit=0"]
 # A variable that nobody set is whatever a register held, mostly 0 here; this makes it -1.7e38 or a wild index.
