@@ -86,6 +86,20 @@ def test_an_unwritable_cache_costs_only_the_next_compile(monkeypatch: pytest.Mon
     assert nvrtc.compile(GOOD, ["twice"]).code
 
 
+def test_the_cache_keeps_what_was_used_last(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
+    monkeypatch.setattr(nvrtc, "CACHE_ENTRIES", 1)
+    old = nvrtc.compile(GOOD, ["twice"])
+    (path,) = (own_cache / "cubin").glob("*/*")
+    os.utime(path, (1000, 1000))
+    newer = own_cache / "cubin" / "aa" / "aa0"
+    newer.parent.mkdir(parents=True, exist_ok=True)
+    newer.write_bytes(b"")
+    os.utime(newer, (2000, 2000))
+    assert nvrtc.compile(GOOD, ["twice"]) == old
+    nvrtc._prune()
+    assert path.exists() and not newer.exists()
+
+
 def test_the_cache_keeps_only_the_newest_entries(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
     monkeypatch.setattr(nvrtc, "CACHE_ENTRIES", 2)
     for age in range(4):

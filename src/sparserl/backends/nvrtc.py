@@ -151,13 +151,16 @@ def cache_folder() -> Path:
 
 def _from_cache(key: str) -> Binary | None:
     """The kept binary, or None where there is none or the file is not whole."""
+    path = cache_folder() / key[:2] / key
     try:
-        head, _, code = (cache_folder() / key[:2] / key).read_bytes().partition(b"\n")
+        head, _, code = path.read_bytes().partition(b"\n")
         facts = json.loads(head)
     except (OSError, ValueError):
         return None
     if not isinstance(facts, dict) or hashlib.sha256(code).hexdigest() != facts.get("sha256"):
         return None
+    with contextlib.suppress(OSError):
+        os.utime(path)  # what is used stays: many programs are made for one matrix and never seen again
     return Binary(key, code, facts["kernels"], facts["log"], facts["registers"])
 
 
@@ -183,7 +186,7 @@ def _to_cache(binary: Binary) -> None:
 
 
 def _prune() -> None:
-    """Keep the newest entries: nothing else bounds the folder."""
+    """Keep what was used last: nothing else bounds the folder."""
     aged = []
     for path in cache_folder().glob("*/*"):
         with contextlib.suppress(OSError):  # another process may prune as well
