@@ -56,8 +56,9 @@ say "ranking: the faster of two programs"
 "${sparserl[@]}" train rank --out "$out/rank" --collection "$out/collection" --weights "$out/turns" \
     --samples "$out/samples.npz" --target sim --batch-pairs 2 --longest 600 --warmup 2 --device cpu --resume
 
-say "a sample of the policy"
-"$python" - "$out/rank/policy" <<'PY'
+say "the policy as it would be shipped, and a sample of it"
+"${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano"
+"$python" - "$out/nano" <<'PY'
 import sys
 from pathlib import Path
 from sparserl.families import make

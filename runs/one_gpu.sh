@@ -96,17 +96,7 @@ sft() {
 }
 turns() { "${sparserl[@]}" train turns --out "$out/turns" --weights "$out/sft" "${fine[@]}"; }
 rank() { "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" "${fine[@]}"; }
-ship() {
-    "$python" - "$out/rank/policy" "$out/nano" <<'PY'
-import sys
-from pathlib import Path
-from sparserl.policy.checkpoint import load_policy, read_config, save_policy
-
-source, target = map(Path, sys.argv[1:])
-save_policy(load_policy(source), target, weights="int8", notes=read_config(source)["notes"])
-print(f"{target}: {sum(path.stat().st_size for path in target.iterdir()) / 1e6:.1f} MB")
-PY
-}
+ship() { "${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano"; }
 
 for stage in "${stages[@]}"; do
     case $stage in

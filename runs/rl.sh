@@ -65,17 +65,7 @@ beyond() {
     "${sparserl[@]}" train beyond --evaluation "$out/eval-unseen" --writer rl --out "$out/beyond-unseen" \
         --device "$device" --budget "$budget" "${matrices[@]}"
 }
-ship() {
-    "$python" - "$out/rl/policy" "$out/nano" <<'PY'
-import sys
-from pathlib import Path
-from sparserl.policy.checkpoint import load_policy, read_config, save_policy
-
-source, target = map(Path, sys.argv[1:])
-save_policy(load_policy(source), target, weights="int8", notes=read_config(source)["notes"])
-print(f"{target}: {sum(path.stat().st_size for path in target.iterdir()) / 1e6:.1f} MB")
-PY
-}
+ship() { "${sparserl[@]}" train ship --policy "$out/rl/policy" --out "$out/nano"; }
 
 for stage in "${stages[@]}"; do
     printf '== %s\n' "$stage"

@@ -494,7 +494,9 @@ def test_the_cpu_script_walks_all_stages_and_prints_a_sample(tmp_path: Path) -> 
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     for stage in ("pretrain", "sft", "turns", "rank"):
         assert read_config(tmp_path / "run" / stage / "policy")["notes"]["stage"] == stage
-    assert "a sample of the policy" in done.stdout
+    assert read_config(tmp_path / "run" / "nano")["notes"]["stage"] == "rank"
+    said = done.stdout.split("as it would be shipped")[1]
+    assert " MB\n" in said and len(said.splitlines()) > 2
 
 
 @pytest.mark.parametrize(("words", "said"), [(["nonsense"], "no stage 'nonsense'"), (["--nonsense"], "no option")])

@@ -1,4 +1,4 @@
-"""`sparserl train pretrain`, `sft`, `turns` and `rank`: the commands, their progress and what they print.
+"""`sparserl train pretrain`, `sft`, `turns`, `rank` and `ship`: the commands, their progress and what they print.
 
 A run that stopped because its `--budget` was spent ends with exit code 75 (try again): call it again with `--resume`.
 """
@@ -189,6 +189,17 @@ def rank(
         before, after = checks[0]["pair_accuracy"], checks[-1]["pair_accuracy"]
         typer.echo(f"dev pairs with the winner more probable: {before:.1%} before, {after:.1%} after")
     _say(found)
+
+
+def ship(
+    policy: Annotated[Path, typer.Option(help="Folder of a policy, such as RUN/policy.")],
+    out: Annotated[Path, typer.Option(help="Folder to write: the same policy with weights of 8 bits.")],
+) -> None:
+    """Write a policy as small as it is shipped."""
+    from sparserl.policy.checkpoint import load_policy, read_config, save_policy
+
+    save_policy(load_policy(policy), out, weights="int8", notes=read_config(policy)["notes"])
+    typer.echo(f"{out}: {sum(path.stat().st_size for path in out.iterdir()) / 1e6:.1f} MB")
 
 
 def _loop(
