@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 # All stages on a tiny policy, with the simulator in place of a GPU: minutes on two cores, no network.
-#   bash runs/cpu.sh [OUT] [CORPUS]
+#   bash runs/cpu.sh [OUT] [CORPUS]          (DEVICE=cuda: the same walk on a GPU, to see that all of it works there)
 # CORPUS is a folder of CUDA text (what `sparserl train corpus` wrote, or any folder with .cu files); without one, recipe
 # texts stand in for it. What comes out has learnt next to nothing: the script shows that every stage works and where its
 # files go. runs/one_gpu.sh is the real training.
 set -euo pipefail
 out=${1:-out/cpu} corpus=${2:-}
 python=${PYTHON:-.venv/bin/python}
+judged=sim learn=cpu target=sim
+[[ ${DEVICE:-sim} == sim ]] || judged=cuda learn=cuda target=h200
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 export TOKENIZERS_PARALLELISM=false
 mkdir -p "$out"
@@ -34,31 +36,31 @@ say "encoder: pretraining on generated matrices"
 "${sparserl[@]}" train encoder --out "$out/encoder" --matrices 48 --withheld 16 --epochs 1 --batch 16 --largest 1000 \
     --width 64 --inner 64 --queries 8 --workers 1
 
-say "collection: recipes and variants, judged and timed on the simulator"
-"${sparserl[@]}" train collect --out "$out/collection" --device sim --cases 4 --most-nonzeros 1500 --variants 8 \
+say "collection: recipes and variants, judged and timed"
+"${sparserl[@]}" train collect --out "$out/collection" --device "$judged" --cases 4 --most-nonzeros 1500 --variants 8 \
     --cheapest 6 --at-random 3 --workers 1 --ahead 0
 
 say "pretraining: CUDA text, half of it with a piece to fill in"
 "${sparserl[@]}" train pretrain --out "$out/pretrain" --corpus "$corpus" --size tiny --epochs 1 --context 128 \
-    --batch-tokens 512 --warmup 5 --device cpu --resume
+    --batch-tokens 512 --warmup 5 --device "$learn" --resume
 
 say "fine-tuning: fast programs for each matrix"
 "${sparserl[@]}" train sft --out "$out/sft" --collection "$out/collection" --weights "$out/pretrain" \
-    --encoder "$out/encoder/encoder" --samples "$out/samples.npz" --target sim --epochs 1 --least-steps 8 \
-    --batch-tokens 2560 --warmup 2 --device cpu --resume
+    --encoder "$out/encoder/encoder" --samples "$out/samples.npz" --target "$target" --epochs 1 --least-steps 8 \
+    --batch-tokens 2560 --warmup 2 --device "$learn" --resume
 
 say "rewriting: a faster program, or a right one, after one that was judged"
 "${sparserl[@]}" train turns --out "$out/turns" --collection "$out/collection" --weights "$out/sft" \
-    --samples "$out/samples.npz" --target sim --epochs 1 --least-steps 4 --batch-tokens 2816 --warmup 2 --device cpu \
-    --resume
+    --samples "$out/samples.npz" --target "$target" --epochs 1 --least-steps 4 --batch-tokens 2816 --warmup 2 \
+    --device "$learn" --resume
 
 say "ranking: the faster of two programs"
 "${sparserl[@]}" train rank --out "$out/rank" --collection "$out/collection" --weights "$out/turns" \
-    --samples "$out/samples.npz" --target sim --batch-pairs 2 --longest 600 --warmup 2 --device cpu --resume
+    --samples "$out/samples.npz" --target "$target" --batch-pairs 2 --longest 600 --warmup 2 --device "$learn" --resume
 
 say "the policy as it would be shipped, and a sample of it"
 "${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano"
-"$python" - "$out/nano" <<'PY'
+"$python" - "$out/nano" "$target" <<'PY'
 import sys
 from pathlib import Path
 from sparserl.families import make
@@ -69,5 +71,5 @@ from sparserl.records import Problem
 pattern = make("stencil2d", 0, nx=16, ny=16, points=5)
 settings = SampleSettings(temperature=0.8, max_tokens=120)
 writer = Writer(Path(sys.argv[1]))
-print(writer.write([pattern], Problem(), 1, machine="sim", settings=settings)[0][0].text)
+print(writer.write([pattern], Problem(), 1, machine=sys.argv[2], settings=settings)[0][0].text)
 PY

@@ -55,12 +55,12 @@ one_encoder() {
 }
 collect() {
     local limit=() share && [[ $budget == 0 ]] || limit=(--budget "$budget")
-    local problem cases races=${RACES:-6}
+    local problem cases races=${RACES:-8}
     while IFS=, read -r problem cases; do
         local jobs=()
         for ((share = 0; share < races; share++)); do
             "${sparserl[@]}" train collect --out "$collection" --problem "$problem" --cases "$cases" \
-                --share "$share/$races" --workers 1 --ahead 1 "${matrices[@]}" "${limit[@]}" >"$out/collect-$share.log" &
+                --share "$share/$races" --workers 2 --ahead 1 "${matrices[@]}" "${limit[@]}" >"$out/collect-$share.log" &
             jobs+=($!)
         done
         for share in "${!jobs[@]}"; do wait "${jobs[share]}"; done

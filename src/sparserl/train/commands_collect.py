@@ -41,8 +41,8 @@ def collect(
     workers: Annotated[int, typer.Option(help="processes that pack and compile")] = CORES,
     ahead: Annotated[int, typer.Option(help="processes that make matrices and rank recipes")] = max(1, CORES // 4),
     cheapest: Annotated[int, typer.Option(help="recipes a matrix, by the cost model")] = 40,
-    of_family: Annotated[int, typer.Option(help="and of every family")] = 2,
-    at_random: Annotated[int, typer.Option(help="and at random")] = 24,
+    of_family: Annotated[int, typer.Option(help="and of every family")] = 1,
+    at_random: Annotated[int, typer.Option(help="and at random")] = 16,
     most_nonzeros: Annotated[float, typer.Option(help="Smaller matrices only, such as 5e3 for the simulator.")] = 0.0,
 ) -> None:
     """Measure programs on training matrices: what the policy learns from."""
