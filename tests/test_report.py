@@ -9,6 +9,7 @@ import html
 import itertools
 import json
 import re
+import statistics
 import zlib
 from html.parser import HTMLParser
 from pathlib import Path
@@ -23,7 +24,7 @@ from sparserl.bench.figures import standings, summary
 from sparserl.bench.plots import Point
 from sparserl.errors import StoreError
 from sparserl.records import Problem
-from sparserl.report import board, candidates, charts, matrix_view, page
+from sparserl.report import board, candidates, charts, matrix_view, page, paid
 from sparserl.report.board import Entry
 from sparserl.report.notebook import repr_html
 from sparserl.report.source import highlight
@@ -206,6 +207,28 @@ def test_write_makes_index_html_from_the_folder(tmp_path: Path, every: list[dict
     append_jsonl(tmp_path / "bench.jsonl", *every)
     assert page.write(tmp_path, TODAY) == tmp_path / "index.html"
     assert (tmp_path / "index.html").read_text(encoding="utf-8") == text
+
+
+def test_the_cost_of_tuning_is_shown_by_size_beside_other_numbers_of_candidates(every: list[dict[str, Any]]) -> None:
+    one = board.board(every)
+    fewer = board.board(records(20, candidates=1))
+    cheap = [e for e in fewer.entries if e.problem == one.problems[0] and not e.fault]
+    shown = page.page(one, TODAY, [fewer])
+    assert "nano, 16 candidates" in shown and "nano, 1 candidate<" in shown
+    found = paid.by_size([one, fewer], one.problems[0], "solver")
+    decades = {len(str(e.nonzeros)) - 1 for e in cheap}
+    assert found.count('<th scope="row"') == len(decades) and all(f"10<sup>{each}</sup> to" in found for each in decades)
+    some = next(iter(decades))
+    sized = [e for e in cheap if len(str(e.nonzeros)) - 1 == some]
+    seconds = statistics.median(e.tuning_s for e in sized if e.tuning_s is not None)
+    row = next(part for part in found.split("<tr>") if f"10<sup>{some}</sup> to" in part)
+    assert f">{seconds:.2f}<" in row and f">{len(sized)}<" in row
+    assert paid.by_size([one], "spmm float16 7", "solver") == ""
+
+
+def test_measured_and_modelled_benchmarks_do_not_stand_side_by_side(every: list[dict[str, Any]]) -> None:
+    with pytest.raises(StoreError, match="one kind"):
+        page.page(board.board(every), TODAY, [board.board(records(3, device="sim"))])
 
 
 def test_every_plot_says_in_words_what_it_shows(text: str, reader: Reader) -> None:

@@ -10,8 +10,12 @@ import typer
 
 def report(
     folder: Annotated[Path, typer.Argument(help="a folder that `sparserl bench` wrote, such as results/NAME")],
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(help="the same with other --candidates, for the cost of tuning; may be repeated"),
+    ] = None,
 ) -> None:
     """Make one self-contained page, FOLDER/index.html, from the records of a benchmark."""
     from sparserl.report.page import write
 
-    typer.echo(str(write(folder)))
+    typer.echo(str(write(folder, beside=beside or [])))

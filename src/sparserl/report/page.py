@@ -1,6 +1,6 @@
 """The page of a benchmark: one HTML file with its style, script, plots and records inside; no network, no framework.
 
-    sparserl report results/NAME      → results/NAME/index.html
+    sparserl report results/NAME [--beside results/OTHER …]      → results/NAME/index.html
 
 It is made from records alone (`bench.jsonl`). Its own policy (Content-Security-Policy) forbids every request and every
 script but the one inside. Without scripts all headlines, plots and tables are there; sorting and opening a matrix need
@@ -13,11 +13,12 @@ import base64
 import datetime
 import hashlib
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any
 
+from sparserl.errors import StoreError
 from sparserl.evaluation import CLASSES
 from sparserl.report import board as boards
 from sparserl.report import matrix_view, sections
@@ -35,17 +36,23 @@ MEASURED_LEAD = (
 MODELLED_LEAD = "Every operator was verified, and its time was counted by the simulator beside that of a plain program."
 
 
-def write(folder: Path, today: datetime.date | None = None) -> Path:
-    """Make FOLDER/index.html from FOLDER/bench.jsonl and say where it is."""
-    path = folder / "index.html"
-    write_atomic(path, page(boards.read(folder), today or datetime.date.today()).encode())
+def write(folder: Path, today: datetime.date | None = None, beside: Sequence[Path] = ()) -> Path:
+    """Make FOLDER/index.html from FOLDER/bench.jsonl and say where it is.
+
+    beside: folders of the same benchmark with other numbers of candidates; their cost of tuning is shown too.
+    """
+    path, others = folder / "index.html", [boards.read(other) for other in beside]
+    write_atomic(path, page(boards.read(folder), today or datetime.date.today(), others).encode())
     return path
 
 
-def page(board: Board, today: datetime.date) -> str:
+def page(board: Board, today: datetime.date, beside: Sequence[Board] = ()) -> str:
     """The whole page."""
     title = f"SparseRL benchmark on {_device(board)}"
-    parts = "".join(sections.section(board, problem) for problem in board.problems)
+    mixed = [other for other in beside if other.modelled != board.modelled]
+    if mixed:
+        raise StoreError("Measured and modelled times can't stand side by side: choose benchmarks of one kind.")
+    parts = "".join(sections.section(board, problem, beside) for problem in board.problems)
     return _whole(
         board,
         title,

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from html import escape
 
 from sparserl.bench.figures import Standing, Summary, groups, summary
 from sparserl.bench.page_sections import title_of
-from sparserl.report import plotted, table
+from sparserl.report import paid, plotted, table
 from sparserl.report.board import Board, Entry
 from sparserl.report.plotted import address
-from sparserl.report.words import MODELLED, compact, figure, percent, ratio
+from sparserl.report.words import MODELLED, count, figure, percent, ratio
 
 HEADLINES = ("real, held out", "generated, held out", "all")
 """the groups that may stand at the top, the first of them that has members"""
 HEADS = ("matrices", "speed-up", "95 %", "over CSR", "without pdl", "won", "lowest", "tuning s", "products to pay")
 
 
-def section(board: Board, problem: str) -> str:
-    """All of one problem."""
+def section(board: Board, problem: str, beside: Sequence[Board] = ()) -> str:
+    """All of one problem. beside: benchmarks whose cost of tuning is set next to this one's."""
     entries, at = board.of(problem), board.problems.index(problem)
     label = MODELLED if board.modelled else ""
     by_mode = {mode: _standings(entries, mode) for mode in board.modes}
@@ -28,6 +27,9 @@ def section(board: Board, problem: str) -> str:
     made += f"<h2>{escape(title_of(problem))} {label}</h2>"
     made += "".join(hero(by_mode[mode], tested[mode], mode, board.modelled) for mode in board.modes)
     made += f"<h3>By group {label}</h3>" + "".join(group_table(by_mode[mode], mode) for mode in board.modes)
+    sizes = "".join(paid.by_size([board, *beside], problem, mode) for mode in board.modes)
+    note = "Medians, but the speed-up is a mean. To pay: products until tuning has paid for itself."
+    made += f'<h3>What tuning costs, by size {label}</h3><p class="quiet">{note}</p>{sizes}'
     note = "held-out matrices" if any(e.headline for e in entries) else "all matrices"
     made += f'<h3>Plots {label}</h3><p class="quiet">Of {note}. A mark opens its matrix.</p>'
     return f"{made}{plotted.plots(board, tested)}{_tables(board, entries, at, label)}</section>\n"
@@ -99,12 +101,8 @@ def _stats(top: Summary, name: str, named: dict[str, list[Standing]]) -> str:
     if top.tuning_s is not None:
         pairs.append(("to tune a matrix, at the median", f"{top.tuning_s:.1f} s"))
     if top.break_even is not None:
-        pairs.append(("products until tuning has paid, at the median", _count(top.break_even)))
+        pairs.append(("products until tuning has paid, at the median", count(top.break_even)))
     return "".join(f"<div><dt>{words}</dt><dd>{value}</dd></div>" for words, value in pairs)
-
-
-def _count(products: float | None) -> str:
-    return "–" if products is None else "never" if math.isinf(products) else compact(products)
 
 
 def _link(matrix: str) -> str:
@@ -117,13 +115,13 @@ def group_table(found: Sequence[Standing], mode: str) -> str:
     rows = ""
     for name, members in groups(found):
         s = summary(members)
-        count = f"{s.count}" + (f' <span class="bad">+{s.failed} failed</span>' if s.failed else "")
+        shown = f"{s.count}" + (f' <span class="bad">+{s.failed} failed</span>' if s.failed else "")
         gain, spread = (
             (f"<b>{s.speedup.value:.2f}×</b>", f"{s.speedup.low:.2f}–{s.speedup.high:.2f}") if s.speedup else ("–", "")
         )
-        cells = (count, gain, f'<span class="quiet">{spread}</span>', ratio(s.over_csr.value if s.over_csr else None),
+        cells = (shown, gain, f'<span class="quiet">{spread}</span>', ratio(s.over_csr.value if s.over_csr else None),
                  ratio(s.without_pdl), percent(s.wins), ratio(s.worst) if s.worst else "–", figure(s.tuning_s),
-                 _count(s.break_even))  # fmt: skip
+                 count(s.break_even))  # fmt: skip
         row = "".join(f'<td class="number">{cell}</td>' for cell in cells)
         where = _link(s.worst_matrix) if s.worst_matrix else ""
         look = ' class="headline"' if name in HEADLINES[:2] else ""

@@ -45,8 +45,11 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.0f} %"
 
 
-def products(count: float | None) -> str:
-    """'12k products', or 'never' where the operator is no faster."""
-    if count is None:
-        return "–"
-    return "never" if math.isinf(count) else f"{compact(count)} products"
+def count(products: float | None) -> str:
+    """'12k', or 'never' where the operator is no faster."""
+    return "–" if products is None else "never" if math.isinf(products) else compact(products)
+
+
+def products(number: float | None) -> str:
+    """'12k products', or 'never'."""
+    return count(number) + (" products" if number is not None and math.isfinite(number) else "")

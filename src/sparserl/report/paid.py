@@ -1,0 +1,62 @@
+"""What tuning costs and when it has paid, by the size of the matrix; a column a benchmark, such as 16 and 1 candidates.
+
+Not covered: which matrices a benchmark has. Those that stand beside another should have the same.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from html import escape
+from typing import cast
+
+from sparserl.bench import breakeven
+from sparserl.bench.figures import Standing
+from sparserl.bench.tables import geometric_mean
+from sparserl.report.board import Board
+from sparserl.report.words import count, figure, ratio
+
+HEADS = ("matrices", "speed-up", "tuning s", "to pay")
+
+
+def by_size(boards: Sequence[Board], problem: str, mode: str) -> str:
+    """Medians by decade of nonzeros, of every board that has the problem in this mode; '' of none."""
+    named = [(label(board), _standings(board, problem, mode)) for board in boards]
+    sized = [(name, breakeven.by_size(found)) for name, found in named if found]
+    if not sized:
+        return ""
+    over = "".join(f'<th scope="colgroup" colspan="{len(HEADS)}">{escape(name)}</th>' for name, _ in sized)
+    top = "".join(f'<th scope="col" class="number">{head}</th>' for head in HEADS) * len(sized)
+    rows = ""
+    for decade in sorted({size for _, sizes in sized for size in sizes}):
+        cells = "".join(_cells(cast("Sequence[Standing]", sizes.get(decade, ()))) for _, sizes in sized)
+        rows += f'<tr><th scope="row">10<sup>{decade}</sup> to 10<sup>{decade + 1}</sup></th>{cells}</tr>'
+    return (
+        f'<div class="scroll in-{mode}"><table class="groups"><caption class="sr">By size in {mode} mode</caption>'
+        f'<thead><tr><td></td>{over}</tr><tr><th scope="col">nonzeros</th>{top}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+    )
+
+
+def label(board: Board) -> str:
+    """'nano, 16 candidates'."""
+    tried = board.about.get("candidates")
+    words = [str(board.about.get("policy") or "")]
+    words.append(f"{tried} candidate{'' if tried == 1 else 's'}" if tried else "")
+    return ", ".join(word for word in words if word) or "this benchmark"
+
+
+def _standings(board: Board, problem: str, mode: str) -> list[Standing]:
+    return [entry.standings[mode] for entry in board.of(problem) if mode in entry.standings]
+
+
+def _cells(found: Sequence[Standing]) -> str:
+    seconds = [s.tuning_s for s in found if s.tuning_s is not None]
+    paid = breakeven.median(s for s in found if s.source != "modelled")
+    shown = (
+        str(len(found)) if found else "–",
+        ratio(geometric_mean(s.speedup for s in found)),
+        figure(statistics.median(seconds) if seconds else None),
+        count(paid),
+    )
+    return "".join(f'<td class="number">{each}</td>' for each in shown)
