@@ -217,7 +217,9 @@ def test_the_cost_of_tuning_is_shown_by_size_beside_other_numbers_of_candidates(
     assert "nano, 16 candidates" in shown and "nano, 1 candidate<" in shown
     found = paid.by_size([one, fewer], one.problems[0], "solver")
     decades = {len(str(e.nonzeros)) - 1 for e in cheap}
-    assert found.count('<th scope="row"') == len(decades) and all(f"10<sup>{each}</sup> to" in found for each in decades)
+    assert found.count('<th scope="row"') == len(decades) and all(
+        f"10<sup>{each}</sup> to" in found for each in decades
+    )
     some = next(iter(decades))
     sized = [e for e in cheap if len(str(e.nonzeros)) - 1 == some]
     seconds = statistics.median(e.tuning_s for e in sized if e.tuning_s is not None)

@@ -27,12 +27,16 @@ def section(board: Board, problem: str, beside: Sequence[Board] = ()) -> str:
     made += f"<h2>{escape(title_of(problem))} {label}</h2>"
     made += "".join(hero(by_mode[mode], tested[mode], mode, board.modelled) for mode in board.modes)
     made += f"<h3>By group {label}</h3>" + "".join(group_table(by_mode[mode], mode) for mode in board.modes)
-    sizes = "".join(paid.by_size([board, *beside], problem, mode) for mode in board.modes)
-    note = "Medians, but the speed-up is a mean. To pay: products until tuning has paid for itself."
-    made += f'<h3>What tuning costs, by size {label}</h3><p class="quiet">{note}</p>{sizes}'
+    made += "" if board.modelled else _cost([board, *beside], problem, board.modes)
     note = "held-out matrices" if any(e.headline for e in entries) else "all matrices"
     made += f'<h3>Plots {label}</h3><p class="quiet">Of {note}. A mark opens its matrix.</p>'
     return f"{made}{plotted.plots(board, tested)}{_tables(board, entries, at, label)}</section>\n"
+
+
+def _cost(boards: Sequence[Board], problem: str, modes: Sequence[str]) -> str:
+    note = "Medians, but the speed-up is a mean. To pay: products until tuning has paid for itself."
+    sizes = "".join(paid.by_size(boards, problem, mode) for mode in modes)
+    return f'<h3>What tuning costs, by size</h3><p class="quiet">{note}</p>{sizes}'
 
 
 def _standings(entries: Sequence[Entry], mode: str) -> list[Standing]:
