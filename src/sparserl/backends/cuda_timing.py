@@ -192,7 +192,12 @@ class Bench:
         return held, self._instruments.flush(*about), self._instruments.discard(*about)
 
     def empty_l2(self) -> None:
-        """Fill the L2 with lines of a buffer of its own, then throw those away. On the stream; nothing waits."""
+        """Fill the L2 with lines of a buffer of its own, then throw those away. On the stream; nothing waits.
+
+        Lines that are filled and stay would be worse than what was there: before Ampere, nothing is done.
+        """
+        if not self._instruments.can_discard:
+            return
         _, fill, discard = self._emptying
         fill.launch()
         discard.launch()

@@ -161,6 +161,8 @@ class Instruments:
     def __init__(self, arch: str, sms: int) -> None:
         self._module = Module(nvrtc.compile(SOURCE, KERNELS, arch).code)
         self._sms = sms
+        self.can_discard = int("".join(filter(str.isdigit, arch)) or 0) >= 80
+        """whether the machine can drop lines of its L2 unwritten"""
 
     def _call(self, name: str, grid: int, slots: list[Any], stream: int) -> Call:
         return Call(name, self._module.function(name), (max(1, grid), THREADS, 0), Arguments(slots), stream)
