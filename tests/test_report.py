@@ -15,10 +15,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
+from typer.testing import CliRunner
 
 from report_records import PROBLEMS, records
+from sparserl import cli
 from sparserl.bench.archive import sha
 from sparserl.bench.figures import standings, summary
 from sparserl.bench.plots import Point
@@ -27,6 +30,7 @@ from sparserl.records import Problem
 from sparserl.report import board, candidates, charts, matrix_view, page, paid
 from sparserl.report.board import Entry
 from sparserl.report.notebook import repr_html
+from sparserl.report.picture import picture
 from sparserl.report.source import highlight
 from sparserl.report.words import compact, problem_short
 from sparserl.store import append_jsonl
@@ -226,6 +230,22 @@ def test_the_cost_of_tuning_is_shown_by_size_beside_other_numbers_of_candidates(
     row = next(part for part in found.split("<tr>") if f"10<sup>{some}</sup> to" in part)
     assert f">{seconds:.2f}<" in row and f">{len(sized)}<" in row
     assert paid.by_size([one], "spmm float16 7", "solver") == ""
+
+
+def test_the_picture_is_one_svg_file_with_the_headline_and_every_matrix(tmp_path: Path) -> None:
+    every = records(30, problems=("spmv float32",))
+    append_jsonl(tmp_path / "bench.jsonl", *every)
+    done = CliRunner().invoke(cli.app, ["report", str(tmp_path), "--picture", str(tmp_path / "picture.svg")])
+    assert done.exit_code == 0, done.output
+    drawn = (tmp_path / "picture.svg").read_text(encoding="utf-8")
+    space = "http://www.w3.org/2000/svg"
+    assert ElementTree.fromstring(drawn).tag == f"{{{space}}}svg" and "http" not in drawn.replace(space, "")
+    found = [e.standings["solver"] for e in board.board(every).entries if e.headline and "solver" in e.standings]
+    top = summary(found)
+    assert top.speedup and f"{top.speedup.value:.2f}× over the best baseline" in drawn
+    assert all(f"{s.matrix}:" in html.unescape(drawn) for s in found if s.speedup)
+    with pytest.raises(StoreError, match="nothing to draw"):
+        picture(board.board([r for r in every if r["kind"] != "time"]))
 
 
 def test_measured_and_modelled_benchmarks_do_not_stand_side_by_side(every: list[dict[str, Any]]) -> None:

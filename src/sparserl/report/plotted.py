@@ -37,16 +37,20 @@ def plots(board: Board, by_mode: dict[str, list[Standing]]) -> str:
     return f'{class_legend(next(iter(by_mode.values()), []))}<div class="plots">{made}</div>'
 
 
-def by_class(found: Sequence[Standing]) -> str:
-    """Every matrix by its speed-up, in a lane a class."""
+def class_lanes(found: Sequence[Standing]) -> str:
+    """Every matrix by its speed-up, in a lane a class: the drawing alone."""
     lanes = {name: [s for s in found if look_of(s.structure) == name] for name in CLASSES}
     points = {name: _points(members, lambda s: 1.0, over=lambda s: s.speedup) for name, members in lanes.items()}
     axis = Axis.around("speed-up over the baseline", [p.x for each in points.values() for p in each], "×", {1.0: ""})
-    drawn = charts.lanes(points, axis, "Speed-ups by structure class")
+    return charts.lanes(points, axis, "Speed-ups by structure class")
+
+
+def by_class(found: Sequence[Standing]) -> str:
+    """The same in its box, with a legend."""
     kinds = f"<span>{legend_mark('small', 'small real')}filled: real</span>"
     kinds += f"<span>{legend_mark('small', 'small generated')}hollow: generated</span>"
     note = "each mark is a matrix, the tick is the geometric mean of its class"
-    return _box("Speed-up by structure", note, f'{drawn}<p class="legend">{kinds}</p>')
+    return _box("Speed-up by structure", note, f'{class_lanes(found)}<p class="legend">{kinds}</p>')
 
 
 def class_legend(found: Sequence[Standing]) -> str:
