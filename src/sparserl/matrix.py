@@ -65,6 +65,11 @@ class Pattern:
     def row_lengths(self) -> Array:
         return np.diff(self.row_start)
 
+    @cached_property
+    def used_columns(self) -> int:
+        """How many columns have a nonzero."""
+        return int(np.count_nonzero(np.bincount(self.cols, minlength=1)))
+
     def row_index(self) -> Array:
         """The row of every nonzero, int32."""
         return np.repeat(np.arange(self.rows, dtype=np.int32), self.row_lengths)

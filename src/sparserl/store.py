@@ -67,6 +67,17 @@ def read_json(path: Path) -> Any:
         raise StoreError(f"Can't read {path} as JSON: {error}. Delete it and make it again.") from error
 
 
+def claim(path: Path, about: Mapping[str, Any], what: str) -> None:
+    """Write down what the folder of `path` is about; refuse one whose `what` were made with something else."""
+    if path.exists() and (earlier := read_json(path)) != about:
+        other = next(name for name in about if earlier.get(name) != about[name])
+        raise StoreError(
+            f"The {what} in {path.parent} have another '{other}' ({earlier.get(other)!r}, not {about[other]!r}): "
+            "choose another --out folder."
+        )
+    write_json(path, about)
+
+
 # ── JSON Lines ────────────────────────────────────────────────────────────────
 
 

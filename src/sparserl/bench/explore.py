@@ -84,7 +84,6 @@ class Explorer:
         self._head = pattern.rows if problem.c_order == "col" else min(pattern.rows, max(1, LOOKED_AT // wide))
         self._rows = self._probe_rows(rng)
         self._expected, self._scale = self._reference(right)
-        self._used_columns = int(np.count_nonzero(np.bincount(pattern.cols, minlength=1)))
         self._empty_us: dict[Mode, float] = {}
         self.best_us: dict[str, float] = {}
 
@@ -114,7 +113,7 @@ class Explorer:
                 yield Measured(recipes[at], fault=reason)
             if ready.packed is not None:
                 arrays = self._placed(ready.packed)
-                least = timing.least_bytes(ready.packed, self._problem, self._used_columns)
+                least = timing.least_bytes(ready.packed, self._problem, self._pattern.used_columns)
                 for at, job, binary in ready.programs:
                     yield replace(self._measured(recipes[at], job, binary, arrays, effort), least_bytes=least)
 

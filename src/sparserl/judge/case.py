@@ -67,7 +67,6 @@ class Case:
         self._compiler, self._packs = compiler, Packs(pattern)
         self._desk = Desk(problem, self._packs, sandbox)
         self._twins = Twins(pattern, problem, self.device.sms, seed)
-        self._used_columns = int(np.count_nonzero(np.bincount(pattern.cols, minlength=1)))
         self._floors: dict[Mode, float] = {}
         self._right: list[str] = []  # the library's variants that were checked,
         self._baselines_of = -1  # in this generation of the worker
@@ -166,7 +165,7 @@ class Case:
     def _prepared(self, start: int, texts: Sequence[str], refused: Watcher) -> list[tuple[int, Prepared]]:
         out = []
         for index, text in enumerate(texts, start):
-            ready = prepare(text, self.problem, self._packs, self.device.sms, self._used_columns)
+            ready = prepare(text, self.problem, self._packs, self.device.sms, self.pattern.used_columns)
             if isinstance(ready, Outcome):
                 refused(index, ready)
             else:

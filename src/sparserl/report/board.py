@@ -101,6 +101,15 @@ class Board:
     def of(self, problem: str) -> list[Entry]:
         return [entry for entry in self.entries if entry.problem == problem]
 
+    def standings(self, problem: str, mode: str) -> list[Standing]:
+        """Of every matrix that was measured in this mode."""
+        return [entry.standings[mode] for entry in self.of(problem) if mode in entry.standings]
+
+    def tested(self, problem: str, mode: str) -> list[Standing]:
+        """Those that a headline may count; all where there are none."""
+        found = self.standings(problem, mode)
+        return [standing for standing in found if standing.headline] or found
+
 
 def read(folder: Path) -> Board:
     """The board of a folder that `sparserl bench` wrote."""

@@ -21,7 +21,7 @@ HEADS = ("matrices", "speed-up", "tuning s", "to pay")
 
 def by_size(boards: Sequence[Board], problem: str, mode: str) -> str:
     """Medians by decade of nonzeros, of every board that has the problem in this mode; '' of none."""
-    named = [(label(board), _standings(board, problem, mode)) for board in boards]
+    named = [(label(board), board.standings(problem, mode)) for board in boards]
     sized = [(name, breakeven.by_size(found)) for name, found in named if found]
     if not sized:
         return ""
@@ -44,10 +44,6 @@ def label(board: Board) -> str:
     words = [str(board.about.get("policy") or "")]
     words.append(f"{tried} candidate{'' if tried == 1 else 's'}" if tried else "")
     return ", ".join(word for word in words if word) or "this benchmark"
-
-
-def _standings(board: Board, problem: str, mode: str) -> list[Standing]:
-    return [entry.standings[mode] for entry in board.of(problem) if mode in entry.standings]
 
 
 def _cells(found: Sequence[Standing]) -> str:

@@ -27,8 +27,7 @@ PLACE = re.compile(r'<svg([^>]*?) viewBox="0 0 (\d+) (\d+)"([^>]*)>')
 def picture(board: Board) -> str:
     """The whole file."""
     problem, mode = board.problems[0], board.modes[0]
-    entries = [entry for entry in board.of(problem) if mode in entry.standings]
-    found = [entry.standings[mode] for entry in entries if entry.headline] or [e.standings[mode] for e in entries]
+    found = board.tested(problem, mode)
     top = summary(found)
     gain = f"{top.speedup.value:.2f}×" if top.speedup else "–"
     how = ", modelled" if board.modelled else f" on {board.about.get('device') or 'an unnamed device'}"

@@ -21,8 +21,8 @@ def section(board: Board, problem: str, beside: Sequence[Board] = ()) -> str:
     """All of one problem. beside: benchmarks whose cost of tuning is set next to this one's."""
     entries, at = board.of(problem), board.problems.index(problem)
     label = MODELLED if board.modelled else ""
-    by_mode = {mode: _standings(entries, mode) for mode in board.modes}
-    tested = {mode: [s for s in found if s.headline] or found for mode, found in by_mode.items()}
+    by_mode = {mode: board.standings(problem, mode) for mode in board.modes}
+    tested = {mode: board.tested(problem, mode) for mode in board.modes}
     made = f'<section class="problem" id="problem-{at}"{" hidden" if at else ""}>'  # the script shows one at a time
     made += f"<h2>{escape(title_of(problem))} {label}</h2>"
     made += "".join(hero(by_mode[mode], tested[mode], mode, board.modelled) for mode in board.modes)
@@ -37,10 +37,6 @@ def _cost(boards: Sequence[Board], problem: str, modes: Sequence[str]) -> str:
     note = "Medians, but the speed-up is a mean. To pay: products until tuning has paid for itself."
     sizes = "".join(paid.by_size(boards, problem, mode) for mode in modes)
     return f'<h3>What tuning costs, by size</h3><p class="quiet">{note}</p>{sizes}'
-
-
-def _standings(entries: Sequence[Entry], mode: str) -> list[Standing]:
-    return [entry.standings[mode] for entry in entries if mode in entry.standings]
 
 
 def _tables(board: Board, entries: Sequence[Entry], at: int, label: str) -> str:

@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import Any
 
 from sparserl.bench.reference import problem_name
-from sparserl.errors import SparseRLError, StoreError
-from sparserl.store import append_jsonl, read_json, read_jsonl, write_json
+from sparserl.errors import SparseRLError
+from sparserl.store import append_jsonl, claim, read_jsonl
 from sparserl.train.rl.fitted import FitConfig, fitted
 from sparserl.train.rl.fresh import FAULT
 from sparserl.train.rl.novelty import is_structurally_new
@@ -129,8 +129,9 @@ def beyond(
     recipes = fitted([tried[key].prompt for key in left], config.fit, out / RECIPES, until)
     fields = {k: field_of(tried[k], recipes[k], climbs.get(k), config.few) for k in left if recipes.get(k)}
     entries = [each.heat for each in fields.values()]
+    named = list(fields.items())
     for at, raced in races(entries, config.race, until):
-        key, each = list(fields.items())[at]
+        key, each = named[at]
         append_jsonl(out / HEATS, {**each.about(key), **raced})
         yield f"heat: {each.tried.prompt.case:36s} {_said(raced) or _headline(raced, each, config.race.modes)}"
     yield from _finals(tried, config, out, until)
@@ -180,17 +181,10 @@ def complete(tried: Mapping[str, Tried], config: BeyondConfig, out: Path) -> boo
 
 
 def _claim(out: Path, config: BeyondConfig) -> None:
-    path = out / ABOUT
     about: dict[str, Any] = {"device": config.race.device, "modes": list(config.race.modes), "few": config.few}
     about |= {"finalists": config.finalists, "processes": config.processes, "ahead": config.ahead}
     about["rounds"] = config.race.rounds
-    if path.exists() and (earlier := read_json(path)) != about:
-        other = next(name for name in about if earlier.get(name) != about[name])
-        raise StoreError(
-            f"The races in {out} have another '{other}' ({earlier.get(other)!r}, not {about[other]!r}): "
-            "choose another --out folder."
-        )
-    write_json(path, about)
+    claim(out / ABOUT, about, "races")
 
 
 def settled(records: Sequence[Mapping[str, Any]]) -> set[tuple[str, int]]:

@@ -22,7 +22,7 @@ from typing import Any
 
 from sparserl.bench.reference import problem_name
 from sparserl.errors import StoreError
-from sparserl.store import append_jsonl, read_json, read_jsonl, write_json
+from sparserl.store import append_jsonl, claim, read_jsonl
 from sparserl.train.rl.climb import Climb, ClimbConfig, climb
 from sparserl.train.rl.fitted import FitConfig, fitted
 from sparserl.train.rl.nouns import Prompt, judged_to_record, prompt_from_record, prompt_key, prompt_to_record
@@ -81,14 +81,7 @@ def _claim(out: Path, config: ClimbingConfig) -> None:
     own = config.climb
     about: dict[str, Any] = {"device": config.fit.device, "modes": list(own.modes), "seed": own.seed}
     about |= {"batch": own.batch, "tie": own.tie, "kinds": list(own.kinds)}
-    path = out / ABOUT
-    if path.exists() and (earlier := read_json(path)) != about:
-        other = next(name for name in about if earlier.get(name) != about[name])
-        raise StoreError(
-            f"The climbs in {out} have another '{other}' ({earlier.get(other)!r}, not {about[other]!r}): "
-            "choose another --out folder."
-        )
-    write_json(path, about)
+    claim(out / ABOUT, about, "climbs")
 
 
 def _record(key: str, done: Climb) -> dict[str, Any]:
