@@ -179,7 +179,7 @@ class Bench:
 
     def _repetitions(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan) -> int:
         """Enough for the fastest side to fill `graph_ms`; the same for all."""
-        estimates_us = [max(0.2, min(self._rounds([body], ESTIMATE, 2)[0])) for body in bodies]
+        estimates_us = [max(0.2, min(times)) for times in self._rounds(bodies, ESTIMATE, 2)]  # all in one turn
         wanted = math.ceil(1000 * plan.graph_ms / min(estimates_us))
         bearable = int(LONGEST_RATIO * 1000 * plan.graph_ms / max(estimates_us))
         most = MOST_COLD if plan.mode == "cold" else MOST

@@ -27,7 +27,7 @@ class Bins:
     name: ClassVar[str] = "bins"
     choices: ClassVar[Mapping[str, tuple[str, ...]]] = {
         "per": choices(1, 2, 3, 4, 6, 8, 12, 16, 24, 32),
-        "long": choices(64, 128, 256, 512, 1024, 2048, 4096, 8192),
+        "long": choices(32, 64, 128, 256, 512, 1024, 2048, 4096, 8192),
         "segment": choices(64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384),
         "threads": THREADS_CHOICES,
     }

@@ -23,7 +23,9 @@ from sparserl.recipes import (
     slices,
     split,
     spmm,
+    spmm_bins,
     spmm_items,
+    spmm_split,
     tiles,
 )
 from sparserl.recipes.cost import Summary, estimates_us, summarise
@@ -49,6 +51,8 @@ def _all(problem: Problem) -> Iterator[Recipe]:
     if problem.op == "spmm":
         yield from spmm.space(problem)
         yield from spmm_items.space(problem)
+        yield from spmm_split.space(problem)
+        yield from spmm_bins.space(problem)
         return
     for writer in SPMV_WRITERS:
         yield from writer.space(problem)

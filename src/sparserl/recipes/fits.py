@@ -37,6 +37,10 @@ def unfit(recipe: Recipe, summary: Summary) -> str | None:
         return f"the longest row, {longest} entries, would be added up by {lanes} lanes"
     if recipe.family.startswith("spmm_") and recipe.family != "spmm_chunk" and longest > 16 * SERIAL_STEPS:
         return f"the longest row, {longest} entries, would be added up by one group"
+    if recipe.family == "spmm_split" and longest < 2 * int(recipe.setting("parts")):
+        return f"rows of up to {longest} entries are too short to share"
+    if recipe.family == "spmm_bins" and longest <= recipe.layout.number("long"):
+        return "no row is long enough for a block of its own"
     if recipe.family == "tile":
         splits = longest > recipe.layout.number("threads") * recipe.layout.number("steps")
         if splits and not recipe.setting("split"):

@@ -85,6 +85,7 @@ def terms(recipe: Recipe, s: Summary) -> dict[str, float]:
         "tile": _log2(_number(recipe, "tile", 1)),
         "share of N": _log2(vector / wide),
         "shuffle": _number(recipe, "shuffle", 0),
+        "parts": _log2(_number(recipe, "parts", 1)),
     }
 
 
@@ -122,6 +123,9 @@ def _serial_steps(recipe: Recipe, s: Summary) -> float:
         return max(short, layout.number("segment") / 32)
     if recipe.family == "spmm_items":
         return min(s.longest, layout.number("long")) * 0.3
+    if recipe.family == "spmm_bins":
+        together = min(s.longest, layout.number("segment")) * lanes / _number(recipe, "threads", 1)
+        return max(min(s.longest, layout.number("long")), together) * 0.3
     if layout.name == "bins":
         longest = min(s.longest, layout.number("long"))
         return max(layout.number("per"), longest / 32, layout.number("segment") / layout.number("threads"))
@@ -133,7 +137,9 @@ def _serial_steps(recipe: Recipe, s: Summary) -> float:
         return s.row_quantile(layout.number("cover"))
     if recipe.family == "row_block":
         return s.longest / _number(recipe, "threads", 1)
-    return s.longest * 0.3 if recipe.family == "spmm_row" else by_row
+    if recipe.family in ("spmm_row", "spmm_split"):
+        return s.longest * 0.3 / _number(recipe, "parts", 1)
+    return by_row
 
 
 def _number(recipe: Recipe, key: str, default: float) -> float:

@@ -1,0 +1,105 @@
+"""SpMM for uneven rows: a block for each segment of a long row, a group of lanes for each of the others.
+
+The groups of a block take every so-manieth entry of its segment and add up in fixed order; where a row has several
+segments, the one that arrives last adds those. All in one launch, the long rows first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sparserl.recipes.spmm import store_step, vector_step
+from sparserl.recipes.spmm_items import ITEMS
+from sparserl.recipes.writer import Kernel, Recipe, code, line, make, times
+from sparserl.records import Problem, Workspace
+
+
+def by_bin(
+    problem: Problem, *, lanes: int, vec: int, tile: int, threads: int, unroll: int, longest: int, segment: int,
+    index: str,
+) -> Recipe:  # fmt: skip
+    """Rows of more than `longest` entries are shared by the groups of a block; all N columns are in registers."""
+    width, groups = lanes * vec * tile, threads // lanes
+    guarded = problem.columns % width != 0
+    every = f"column + t * {lanes * vec} + i"
+    slot = f"({times('t', vec)} + i) * {lanes} + lane"
+    body = code(f"""
+        __shared__ acc_t other[{groups * width}];
+        const int group = threadIdx.x / {lanes}, lane = threadIdx.x % {lanes};
+        const bool together = blockIdx.x < segments;
+        const int item = together ? blockIdx.x : segments + (blockIdx.x - segments) * {groups} + group;
+        if (item >= {ITEMS}) return;
+        const int4 mine = work[item];
+        const int row = mine.x, column = {times("lane", vec)};
+        if (row < 0) return;
+        const int step = together ? {groups} : 1;
+        acc_t sum[{tile}][{vec}] = {{}};
+        #pragma unroll {unroll}
+        for (int j = mine.y + (together ? group : 0); j < mine.z; j += step) {{
+        const acc_t a = to_acc(vals[j]);
+        const value_t* from = b + (long long)cols[j] * N + column;
+        {vector_step(vec, lanes, tile, guarded)}
+        }}
+        if (together) {{
+        #pragma unroll
+        for (int t = 0; t < {tile}; ++t)
+        #pragma unroll
+        for (int i = 0; i < {vec}; ++i) other[{times("group", width)} + {slot}] = sum[t][i];
+        __syncthreads();
+        if (group > 0) return;
+        for (int g = 1; g < {groups}; ++g) {{
+        #pragma unroll
+        for (int t = 0; t < {tile}; ++t)
+        #pragma unroll
+        for (int i = 0; i < {vec}; ++i) sum[t][i] += other[{times("g", width)} + {slot}];
+        }}
+        const int first = mine.w >> 12, count = mine.w & 4095;
+        if (count > 1) {{
+        #pragma unroll
+        for (int t = 0; t < {tile}; ++t)
+        #pragma unroll
+        for (int i = 0; i < {vec}; ++i)
+        if ({every} < N) partial[item * N + {every}] = sum[t][i];
+        // every thread waits for its own columns of the other segments
+        if (!last_arrival(arrived + {times("first", lanes)} + lane, count)) return;
+        #pragma unroll
+        for (int t = 0; t < {tile}; ++t)
+        #pragma unroll
+        for (int i = 0; i < {vec}; ++i) {{
+        sum[t][i] = 0;
+        if ({every} < N)
+        for (int s = first; s < first + count; ++s) sum[t][i] += fresh(partial + s * N + {every});
+        }}
+        }}
+        }}
+        {store_step(problem, vec=vec, lanes=lanes, tile=tile, guarded=guarded)}
+    """)
+    workspaces = (
+        Workspace("partial", "acc_t", "max(1, segments * n)", "scratch"),
+        Workspace("arrived", "int", f"max(1, segments * {lanes})", "zeroed"),
+    )
+    grid = f"segments + div_up({ITEMS} - segments, {groups})"
+    return make(
+        "spmm_bins", problem, line("bins", index, per=32, long=longest, segment=segment, threads=64),
+        [Kernel("spmm", grid, threads, body)], bake=("N",), workspaces=workspaces,
+        lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=unroll,
+    )  # fmt: skip
+
+
+def space(problem: Problem) -> Iterator[Recipe]:
+    """Every such recipe: row-major B, shapes that hold all N columns at once."""
+    n, widest = problem.columns, 16 // problem.value_bytes
+    if problem.b_order == "col":
+        return
+    for vec in (v for v in (1, 2, 4, 8) if v <= widest and n % v == 0):
+        for lanes in (8, 16, 32):
+            tile = -(-n // (lanes * vec))
+            if tile > 2 or (lanes > 8 and lanes * vec >= 2 * n):
+                continue
+            for threads in (128, 256, 512):
+                for longest, segment in ((32, 128), (32, 256), (64, 256), (64, 1024), (128, 512)):
+                    for index in ("int32", "abs16"):
+                        yield by_bin(
+                            problem, lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=4, longest=longest,
+                            segment=segment, index=index,
+                        )  # fmt: skip
