@@ -20,7 +20,7 @@ from sparserl.backends.sim import SimBackend
 from sparserl.bench import archive, reference
 from sparserl.bench.explore import Effort, Explorer, Measured
 from sparserl.bench.packing import PackPool
-from sparserl.errors import MatrixError, StoreError
+from sparserl.errors import BackendError, MatrixError, StoreError
 from sparserl.evaluation import evaluation_list
 from sparserl.judge.evaluate import Judge
 from sparserl.recipes import Recipe, candidates
@@ -218,6 +218,47 @@ def test_a_program_beyond_hope_is_timed_once(backend, pool):
     assert second.times_us.keys() == {"solver"}
     assert second.times_us["solver"] > 1.2 * explorer.best_us["solver"]
     assert disturbed.plans[-1].repetitions == 1
+
+
+class Counting:
+    """Notes how many programs are timed together; fails where the one with this text is among them."""
+
+    def __init__(self, inner, failing=None):
+        self._inner, self._failing, self.sides, self.broken = inner, failing, [], None
+
+    def __getattr__(self, name):
+        return getattr(self._inner, name)
+
+    def prepare(self, binary, job, arrays):
+        made = self._inner.prepare(binary, job, arrays)
+        if self._failing and self._failing in job.source:
+            self.broken = made
+        return made
+
+    def time(self, executables, plan):
+        self.sides.append(len(executables))
+        if self.broken is not None and any(each is self.broken for each in executables):
+            raise BackendError("the clock stood still")
+        return self._inner.time(executables, plan)
+
+
+def test_the_first_program_is_timed_alone_and_the_others_together(backend, pool):
+    found, counting = chosen_from("power law", 12), Counting(backend)
+    explorer = Explorer(counting, pool, SHAPES["power law"](), SPMV)
+    measured = list(explorer.measure(found, Effort(far_behind=1e9)))
+    assert {m.recipe.text for m in measured} == {r.text for r in found}
+    assert counting.sides == [1, 1, 11, 11]
+    assert all(len(m.code) == 16 and m.registers and m.least_bytes for m in measured)
+
+
+def test_of_programs_timed_together_only_the_one_that_fails_is_faulty(backend, pool):
+    honest = plainest("random")
+    failing = spoiled(honest, "acc_t sum = 0;", "acc_t sum = 0 * 1.0f;")
+    third = spoiled(honest, "acc_t sum = 0;", "acc_t sum = 0 * 2.0f;")
+    explorer = Explorer(Counting(backend, "0 * 1.0f"), pool, SHAPES["random"](), SPMV)
+    measured = {m.recipe.text: m for m in explorer.measure([honest, failing, third], Effort(far_behind=1e9))}
+    assert [measured[r.text].fault for r in (honest, failing, third)] == ["", "the clock stood still", ""]
+    assert [len(measured[r.text].times_us) for r in (honest, failing, third)] == [2, 0, 2]
 
 
 # ---- finalists

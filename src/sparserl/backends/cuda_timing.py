@@ -37,8 +37,8 @@ Held = Callable[[], AbstractContextManager[None]]
 FEWEST, MOST, MOST_COLD = 4, 4000, 64
 """products in one graph"""
 WARM_UPS = 1
-LONG_MS = 20.0
-"""a graph from which on filling the L2 is less than a thousandth"""
+LONG_MS = 8.0
+"""a graph from which on filling the L2 is about two thousandths: the slower sides of a race, which take most of it"""
 BRIEF_ROUNDS = 3
 """a timing of no more rounds takes the time of what stands between products from the first one of the same plan"""
 ESTIMATE = 8

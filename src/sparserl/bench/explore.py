@@ -1,8 +1,10 @@
 """Exploring: time many recipe programs on one matrix, briefly, on a machine in this process.
 
-Layout by layout: arrays go up once, values are scattered on the device, every program of the layout is run, looked at
-and timed. A program far behind the best so far is not timed in the second mode. These times choose finalists; they are
-not reported: finalists go to the judge and are verified and timed again beside cuSPARSE.
+Layout by layout: arrays go up once, values are scattered on the device, every program of the layout is run and looked
+at. The first that is right is timed alone, the others some at a time, of several layouts: a timing has the GPU alone,
+and where other processes share it, each such turn is waited for. A program far behind the best so far is not timed in
+the second mode. These times choose finalists; they are not reported: finalists go to the judge and are verified and
+timed again beside cuSPARSE.
 
 Not covered: protection from hostile programs. Only recipes come here.
 """
@@ -18,6 +20,7 @@ import numpy as np
 import scipy.sparse
 
 from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job
+from sparserl.bench.machine import code_hash
 from sparserl.bench.packing import PackPool
 from sparserl.errors import BackendError, CompileError
 from sparserl.judge import timing
@@ -48,6 +51,8 @@ HOST_US = 300.0
 """what the host's clock may add to a run: launch, synchronisation, a module that is loaded lazily"""
 PERIOD = 1_000_003
 """numbers after which those of A and x repeat: a prime, so that no row or column meets itself"""
+TOGETHER, HELD_BYTES = 12, 4 << 30
+"""programs that are timed together, and what their layouts may take on the device"""
 LOOKED_AT = 1_000_000
 """numbers of y that are read back for a look at the result, from its beginning"""
 
@@ -63,6 +68,17 @@ class Measured:
     registers: int = 0
     least_bytes: int = 0
     """what one product of it must move"""
+    code: str = ""
+    """hash of its machine code; '' where it didn't get as far as being loaded"""
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A program that gave the right result, with the arrays it reads, waiting to be timed."""
+
+    known: Measured
+    executable: Executable
+    arrays: dict[str, Buffer]
 
 
 def _numbers(rng: np.random.Generator, count: int, dtype: DType) -> np.ndarray:
@@ -107,15 +123,28 @@ class Explorer:
         return expected, a @ np.abs(seen) + 1e-30
 
     def measure(self, recipes: Sequence[Recipe], effort: Effort = BRIEF) -> Iterator[Measured]:
-        """Every recipe, in the order in which their layouts get ready."""
+        """Every recipe, about in the order in which their layouts get ready."""
+        waiting: list[_Loaded] = []
+        held_bytes = 0
         for ready in self._pool.prepare(self._pattern, self._problem, [(r.layout, r.text) for r in recipes]):
             for at, reason in ready.refused:
                 yield Measured(recipes[at], fault=reason)
-            if ready.packed is not None:
-                arrays = self._placed(ready.packed)
-                least = timing.least_bytes(ready.packed, self._problem, self._pattern.used_columns)
-                for at, job, binary in ready.programs:
-                    yield replace(self._measured(recipes[at], job, binary, arrays, effort), least_bytes=least)
+            if ready.packed is None:
+                continue
+            arrays = self._placed(ready.packed)
+            held_bytes += sum(buffer.size_bytes for buffer in arrays.values())
+            least = timing.least_bytes(ready.packed, self._problem, self._pattern.used_columns)
+            for at, job, binary in ready.programs:
+                found = self._looked_at(Measured(recipes[at], least_bytes=least), job, binary, arrays, effort)
+                if isinstance(found, Measured):
+                    yield found
+                else:
+                    waiting.append(found)
+                full = len(waiting) == (TOGETHER if self.best_us else 1)  # who is hopeless is known from the first on
+                if full or (held_bytes > HELD_BYTES and waiting):
+                    yield from self._timed(waiting, effort)
+                    waiting, held_bytes = [], 0
+        yield from self._timed(waiting, effort)
 
     def floor_us(self, mode: Mode, least_bytes: int) -> float:
         """What no program that moves so much can beat: that traffic, or the empty kernel."""
@@ -130,42 +159,55 @@ class Explorer:
         self._backend.scatter(arrays["vals"], self._values, slot_of, padding_value(self._problem.dtype))
         return arrays
 
-    def _measured(
-        self, recipe: Recipe, job: Job, binary: Binary | str, arrays: dict[str, Buffer], effort: Effort
-    ) -> Measured:
+    def _looked_at(
+        self, known: Measured, job: Job, binary: Binary | str, arrays: dict[str, Buffer], effort: Effort
+    ) -> Measured | _Loaded:
+        """Run once: a fault or a hopeless time ends it here."""
         try:
             made = self._backend.compile(job.source, job.kernels) if binary == "" else binary
         except CompileError as error:
             made = f"does not compile: {error}"
         if isinstance(made, str):
-            return Measured(recipe, fault=made)
+            return replace(known, fault=made)
+        known = replace(known, registers=made.registers, code=code_hash(made))
         executable = self._backend.prepare(made, job, arrays)
         self._backend.fill(self._y, 0xFF)
         fault, host_us = self._run(executable)
         fault = fault or self._wrong()
         if fault:
-            return Measured(recipe, fault=fault)
+            return replace(known, fault=fault)
         first = effort.modes[0]
         limit_us = effort.hopeless * self.best_us.get(first, np.inf)
         if self._backend.name == "cuda" and host_us > HOST_US + limit_us:  # by the host's clock, which others disturb
             once = replace(timing.plan(self._pattern, self._problem, first, 1, effort.graph_ms), repetitions=1)
             alone_us = self._backend.time([executable], once)[0][0]
             if alone_us > limit_us:
-                return Measured(recipe, {first: alone_us}, registers=made.registers)
-        times: dict[str, float] = {}
-        for mode in effort.modes:
+                return replace(known, times_us={first: alone_us})
+        return _Loaded(known, executable, arrays)
+
+    def _timed(self, loaded: Sequence[_Loaded], effort: Effort) -> list[Measured]:
+        """All of them side by side, mode by mode; where that fails, one by one, to see whose fault it is."""
+        times: list[dict[str, float]] = [{} for _ in loaded]
+        going = list(range(len(loaded)))
+        for mode in effort.modes if loaded else ():
             plan = timing.plan(self._pattern, self._problem, mode, effort.rounds, effort.graph_ms)
             if mode in self.best_us:  # enough for the best so far is enough for all, and saves finding out
                 fitting = math.ceil(1000 * effort.graph_ms / max(0.2, self.best_us[mode]))
                 plan = replace(plan, repetitions=max(FEWEST if self.best_us[mode] < LONG_US else 1, fitting))
             try:
-                times[mode] = float(np.median(self._backend.time([executable], plan)[0]))
+                readings = self._backend.time([loaded[at].executable for at in going], plan)
             except BackendError as error:
-                return Measured(recipe, times, fault=str(error), registers=made.registers)
-            self.best_us[mode] = min(times[mode], self.best_us.get(mode, np.inf))
-            if times[mode] > effort.far_behind * self.best_us[mode]:
+                if len(loaded) == 1:
+                    return [replace(loaded[0].known, times_us=times[0], fault=str(error))]
+                return [measured for each in loaded for measured in self._timed([each], effort)]
+            for at, side in zip(going, readings, strict=True):
+                times[at][mode] = float(np.median(side))
+            best_us = min(times[at][mode] for at in going)
+            self.best_us[mode] = min(best_us, self.best_us.get(mode, np.inf))
+            going = [at for at in going if times[at][mode] <= effort.far_behind * self.best_us[mode]]
+            if not going:
                 break
-        return Measured(recipe, times, registers=made.registers)
+        return [replace(each.known, times_us=found) for each, found in zip(loaded, times, strict=True)]
 
     def _run(self, executable: Executable) -> tuple[str, float]:
         """One product: what went wrong, and microseconds by the host's clock."""

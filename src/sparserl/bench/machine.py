@@ -1,8 +1,7 @@
-"""The machine that programs are explored on: a backend that takes turns and remembers what it was last given.
+"""The machine that programs are explored on: a backend that takes turns.
 
 Several exploring processes, and the judge's workers, may share a GPU: the clock has it alone, all else shares it
-(`judge.turn`), so that one process makes its next graphs ready while another is being timed. What was compiled last is
-kept by hash, so that programs of equal machine code can be told.
+(`judge.turn`), so that one process makes its next graphs ready while another is being timed.
 """
 
 from __future__ import annotations
@@ -26,12 +25,11 @@ def code_hash(binary: Binary) -> str:
 
 
 class Machine:
-    """A backend like any other to `Explorer`; `code` is the hash of the last binary made ready, until it is taken."""
+    """A backend like any other to `Explorer`."""
 
     def __init__(self, backend: Backend) -> None:
         self.inner, self.name = backend, backend.name
         self.turn = Turn(gpu_of(backend.name), Path(tempfile.gettempdir()))
-        self._code: str | None = None
         if (bench := give_turns(backend, self.turn)) is not None:
             bench.keeps_vectors = True
 
@@ -39,13 +37,7 @@ class Machine:
     def as_backend(self) -> Backend:
         return cast(Backend, self)
 
-    def take_code(self) -> str | None:
-        """The hash of the binary since the last call; None where nothing got as far as being loaded."""
-        code, self._code = self._code, None
-        return code
-
     def prepare(self, binary: Binary, job: Job, arrays: Mapping[str, Buffer]) -> Executable:
-        self._code = code_hash(binary)
         return self.inner.prepare(binary, job, arrays)  # loads code; at most a workspace is cleared
 
     def time(self, executables: Sequence[Executable], plan: TimingPlan) -> list[list[float]]:

@@ -82,7 +82,10 @@ class Case:
         graph_ms: float = 0.5,
         on_outcome: Watcher | None = None,
     ) -> list[Outcome]:
-        """Verify every program and time it briefly. `on_outcome` is told each index and Outcome as it is known."""
+        """Verify every program and time it briefly, or, without modes, verify it alone.
+
+        `on_outcome` is told each index and Outcome as it is known.
+        """
         outcomes: dict[int, Outcome] = {}
 
         def known(index: int, outcome: Outcome) -> None:

@@ -186,12 +186,11 @@ class _Collector:
     def _timed(self, explorer: Explorer, entries: list[Entry], effort: Effort) -> list[Entry]:
         """The same entries with their times; `retimed` where they had some."""
         by_text = {entry.recipe.text: entry for entry in entries}
-        self._setup.machine.take_code()
         for measured in explorer.measure([entry.recipe for entry in entries], effort):
-            entry, code = by_text[measured.recipe.text], self._setup.machine.take_code()
-            entry.code = code or entry.code
+            entry = by_text[measured.recipe.text]
+            entry.code = measured.code or entry.code
             if measured.fault:
-                entry.verdict, entry.reason = _verdict(measured, code), measured.fault[:200]
+                entry.verdict, entry.reason = _verdict(measured), measured.fault[:200]
             entry.retimed = bool(entry.times_us)
             entry.times_us, entry.registers = dict(measured.times_us), measured.registers
             modes = [mode for mode in effort.modes if mode in measured.times_us]
@@ -206,7 +205,7 @@ class _Collector:
         drawn = self._new_code(ready, self._drawn(ready, entries), known)
         case = setup.judge.open(ready.pattern, setup.problem, seed=plan.seed, pooled=True)
         try:
-            outcomes = case.judge([e.recipe.text for e in drawn], ("solver",), rounds=1, graph_ms=0.1)
+            outcomes = case.judge([e.recipe.text for e in drawn], modes=())  # timed below, like the recipes
         finally:
             case.close()
         for entry, outcome in zip(drawn, outcomes, strict=True):
@@ -286,11 +285,11 @@ def _settle(entry: Entry, outcome: Outcome) -> None:
     entry.verdict, entry.reason = outcome.verdict, outcome.reason[:200]
 
 
-def _verdict(measured: Measured, code: str | None) -> Verdict:
+def _verdict(measured: Measured) -> Verdict:
     """What a recipe's fault amounts to."""
     if measured.fault.startswith("does not compile"):
         return Verdict.UNCOMPILABLE
-    if code is None:
+    if not measured.code:
         return Verdict.INADMISSIBLE
     return Verdict.WRONG if measured.fault.startswith("off by") else Verdict.FAILED
 
