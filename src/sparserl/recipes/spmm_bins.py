@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparserl.recipes.spmm import store_step, vector_step
-from sparserl.recipes.spmm_items import ITEMS
+from sparserl.recipes.spmm_items import ITEMS, add_segments, segment_workspaces
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, times
-from sparserl.records import Problem, Workspace
+from sparserl.records import Problem
 
 
 def by_bin(
@@ -21,7 +21,6 @@ def by_bin(
     """Rows of more than `longest` entries are shared by the groups of a block; all N columns are in registers."""
     width, groups = lanes * vec * tile, threads // lanes
     guarded = problem.columns % width != 0
-    every = f"column + t * {lanes * vec} + i"
     slot = f"({times('t', vec)} + i) * {lanes} + lane"
     body = code(f"""
         __shared__ acc_t other[{groups * width}];
@@ -55,33 +54,15 @@ def by_bin(
         }}
         const int first = mine.w >> 12, count = mine.w & 4095;
         if (count > 1) {{
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t)
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i)
-        if ({every} < N) partial[item * N + {every}] = sum[t][i];
-        // every thread waits for its own columns of the other segments
-        if (!last_arrival(arrived + {times("first", lanes)} + lane, count)) return;
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t)
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i) {{
-        sum[t][i] = 0;
-        if ({every} < N)
-        for (int s = first; s < first + count; ++s) sum[t][i] += fresh(partial + s * N + {every});
-        }}
+        {add_segments("lane", lanes=lanes, vec=vec, tile=tile)}
         }}
         }}
         {store_step(problem, vec=vec, lanes=lanes, tile=tile, guarded=guarded)}
     """)
-    workspaces = (
-        Workspace("partial", "acc_t", "max(1, segments * n)", "scratch"),
-        Workspace("arrived", "int", f"max(1, segments * {lanes})", "zeroed"),
-    )
     grid = f"segments + div_up({ITEMS} - segments, {groups})"
     return make(
         "spmm_bins", problem, line("bins", index, per=32, long=longest, segment=segment, threads=64),
-        [Kernel("spmm", grid, threads, body)], bake=("N",), workspaces=workspaces,
+        [Kernel("spmm", grid, threads, body)], bake=("N",), workspaces=segment_workspaces(lanes),
         lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=unroll,
     )  # fmt: skip
 

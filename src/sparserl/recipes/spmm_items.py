@@ -16,13 +16,42 @@ ITEMS = "d1 + (blocks - b1) * 64"
 """all descriptors: those before the one-lane bin, and its own, 64 a block"""
 
 
+def segment_workspaces(lanes: int) -> tuple[Workspace, ...]:
+    """What `add_segments` needs."""
+    return (
+        Workspace("partial", "acc_t", "max(1, segments * n)", "scratch"),
+        Workspace("arrived", "int", f"max(1, segments * {lanes})", "zeroed"),
+    )
+
+
+def add_segments(lane: str, *, lanes: int, vec: int, tile: int) -> str:
+    """Of a row in several segments: leave the sums behind, and go on, with those of all, only in the last to arrive."""
+    every = f"column + t * {lanes * vec} + i"
+    return f"""
+        #pragma unroll
+        for (int t = 0; t < {tile}; ++t)
+        #pragma unroll
+        for (int i = 0; i < {vec}; ++i)
+        if ({every} < N) partial[item * N + {every}] = sum[t][i];
+        // every thread waits for its own columns of the other segments
+        if (!last_arrival(arrived + first * {lanes} + {lane}, count)) return;
+        #pragma unroll
+        for (int t = 0; t < {tile}; ++t)
+        #pragma unroll
+        for (int i = 0; i < {vec}; ++i) {{
+        sum[t][i] = 0;
+        if ({every} < N)
+        for (int s = first; s < first + count; ++s) sum[t][i] += fresh(partial + s * N + {every});
+        }}
+    """
+
+
 def by_item(
     problem: Problem, *, lanes: int, vec: int, tile: int, threads: int, unroll: int, longest: int, index: str, pdl: bool
 ) -> Recipe:
     """`lanes` threads an item, the whole width of C in registers."""
     width = lanes * vec * tile
     guarded = problem.columns % width != 0
-    every = f"column + t * {lanes * vec} + i"
     body = code(f"""
         {when(pdl, "pdl_trigger();")}
         const int item = blockIdx.x * {threads // lanes} + threadIdx.x / {lanes};
@@ -41,33 +70,15 @@ def by_item(
         }}
         const int first = mine.w >> 12, count = mine.w & 4095;
         if (item < segments && count > 1) {{
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t)
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i)
-        if ({every} < N) partial[item * N + {every}] = sum[t][i];
-        // every thread waits for its own columns of the other segments
-        if (!last_arrival(arrived + first * {lanes} + threadIdx.x % {lanes}, count)) return;
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t)
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i) {{
-        sum[t][i] = 0;
-        if ({every} < N)
-        for (int s = first; s < first + count; ++s) sum[t][i] += fresh(partial + s * N + {every});
-        }}
+        {add_segments(f"threadIdx.x % {lanes}", lanes=lanes, vec=vec, tile=tile)}
         }}
         {store_step(problem, vec=vec, lanes=lanes, tile=tile, guarded=guarded)}
     """)
     layout = line("bins", index, per=32, long=longest, segment=longest, threads=64)
-    workspaces = (
-        Workspace("partial", "acc_t", "max(1, segments * n)", "scratch"),
-        Workspace("arrived", "int", f"max(1, segments * {lanes})", "zeroed"),
-    )
     return make(
         "spmm_items", problem, layout,
         [Kernel("spmm", f"div_up({ITEMS}, {threads // lanes})", threads, body, pdl=pdl)],
-        bake=("N",), workspaces=workspaces,
+        bake=("N",), workspaces=segment_workspaces(lanes),
         lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=unroll, pdl=pdl,
     )  # fmt: skip
 
