@@ -7,6 +7,7 @@ side by side along the rows, as in SpMV, with `tile` columns in registers. Eithe
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, rest, times, when
 from sparserl.records import Problem
@@ -19,33 +20,90 @@ def c_at(problem: Problem, row: str, column: str) -> str:
     return f"c[(long long)({column}) * rows + {row}]"
 
 
-def vector_step(vec: int, lanes: int, tile: int, guarded: bool) -> str:
-    """sum[t][i] += a * B(column of A, column + …) for one entry of A."""
-    return f"""
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t) {{
-        {when(guarded, f"if (column + t * {lanes * vec} >= N) break;")}
-        const pack<value_t, {vec}> right = load<{vec}>(from + t * {lanes * vec});
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i) sum[t][i] += a * to_acc(right[i]);
-        }}
+@dataclass(frozen=True)
+class Columns:
+    """The columns of C that a thread sums up: `tile` steps of `vec` neighbours, with `lanes` threads side by side.
+
+    Loops over one step or one neighbour are not written. `column` is the thread's first one.
     """
 
+    lanes: int
+    vec: int
+    tile: int
 
-def store_step(problem: Problem, *, vec: int, lanes: int, tile: int, guarded: bool) -> str:
-    """C(row, …) = sum."""
-    vector = problem.c_order == "row" and vec > 1
-    target = c_at(problem, "row", f"column + t * {lanes * vec}" if vector else f"column + t * {lanes * vec} + i")
-    return f"""
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t) {{
-        {when(guarded, f"if (column + t * {lanes * vec} >= N) break;")}
-        {when(vector, f"pack<value_t, {vec}> out;")}
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i) {"out[i]" if vector else target} = to_value(sum[t][i]);
-        {when(vector, f"store(&{target}, out);")}
-        }}
-    """
+    @property
+    def width(self) -> int:
+        """of all lanes together"""
+        return self.lanes * self.vec * self.tile
+
+    @property
+    def declared(self) -> str:
+        shape = when_many(self.tile, f"[{self.tile}]") + when_many(self.vec, f"[{self.vec}]")
+        return f"acc_t sum{shape} = {{}};" if shape else "acc_t sum = 0;"
+
+    @property
+    def sum(self) -> str:
+        """One of them."""
+        return "sum" + when_many(self.tile, "[t]") + when_many(self.vec, "[i]")
+
+    @property
+    def at(self) -> str:
+        """Its column."""
+        return "column" + self._further + when_many(self.vec, " + i")
+
+    @property
+    def slot(self) -> str:
+        """Its place among those of a group of lanes, side by side in memory."""
+        number = " + ".join(filter(None, [when_many(self.tile, times("t", self.vec)), when_many(self.vec, "i")]))
+        return f"{f'({number})' if ' ' in number else number} * {self.lanes} + lane" if number else "lane"
+
+    @property
+    def _further(self) -> str:
+        return when_many(self.tile, f" + t * {self.lanes * self.vec}")
+
+    def each(self, statement: str, guarded: bool = False) -> str:
+        """A statement, or some lines of them, for every sum."""
+        return self._tiles(self._neighbours(statement), guarded)
+
+    def step(self, guarded: bool) -> str:
+        """Add a * B(column of A, …) for one entry of A, whose row of B begins at `from`."""
+        if self.vec == 1:
+            place = times("t", self.lanes) if self.tile > 1 else "0"
+            return self._tiles(f"{self.sum} += a * to_acc(from[{place}]);", guarded)
+        return self._tiles(
+            f"const pack<value_t, {self.vec}> right = load<{self.vec}>(from{self._further});\n"
+            + self._neighbours(f"{self.sum} += a * to_acc(right[i]);"),
+            guarded,
+        )
+
+    def store(self, problem: Problem, guarded: bool) -> str:
+        """C(row, …) = sum."""
+        if problem.c_order != "row" or self.vec == 1:
+            return self.each(f"{c_at(problem, 'row', self.at)} = to_value({self.sum});", guarded)
+        return self._tiles(
+            f"pack<value_t, {self.vec}> out;\n"
+            + self._neighbours(f"out[i] = to_value({self.sum});")
+            + f"\nstore(&{c_at(problem, 'row', 'column' + self._further)}, out);",
+            guarded,
+        )
+
+    def _neighbours(self, statement: str) -> str:
+        if self.vec == 1:
+            return statement
+        block = f"{{\n{statement}\n}}" if "\n" in statement else statement
+        return f"#pragma unroll\nfor (int i = 0; i < {self.vec}; ++i) {block}"
+
+    def _tiles(self, text: str, guarded: bool) -> str:
+        """guarded: columns past N are left out."""
+        if self.tile == 1:
+            return f"if (column < N) {{\n{text}\n}}" if guarded else text
+        past = f"if (column + t * {self.lanes * self.vec} >= N) break;\n" if guarded else ""
+        return f"#pragma unroll\nfor (int t = 0; t < {self.tile}; ++t) {{\n{past}{text}\n}}"
+
+
+def when_many(count: int, text: str) -> str:
+    """`text` where there is more than one."""
+    return text if count > 1 else ""
 
 
 def by_row(
@@ -53,9 +111,10 @@ def by_row(
     shuffle: bool = False, pdl: bool = False,
 ) -> Recipe:  # fmt: skip
     """`lanes` threads a row of C. `shuffle`: each lane loads one entry of A and the group passes them round."""
-    width = lanes * vec * tile
-    guarded = problem.columns % width != 0
-    step = vector_step(vec, lanes, tile, guarded)
+    mine = Columns(lanes, vec, tile)
+    guarded = problem.columns % mine.width != 0
+    later = guarded and (shuffle or tile > 1)
+    step = mine.step(later)
     direct = f"""
         #pragma unroll {unroll}
         for (int j = row_start[row]; j < end; ++j) {{
@@ -81,17 +140,17 @@ def by_row(
     """  # noqa: E501
     body = code(f"""
         {when(pdl, "pdl_trigger();")}
-        const int tiles = div_up(N, {width});
+        const int tiles = div_up(N, {mine.width});
         const int row = blockIdx.x / tiles * {threads // lanes} + threadIdx.x / {lanes};
-        const int column = blockIdx.x % tiles * {width} + {times(f"threadIdx.x % {lanes}", vec)};
+        const int column = blockIdx.x % tiles * {mine.width} + {times(f"threadIdx.x % {lanes}", vec)};
         {when(pdl, "pdl_wait();")}
         if (row >= rows{"" if shuffle or not guarded else " || column >= N"}) return;
         const int end = row_start[row + 1];
-        acc_t sum[{tile}][{vec}] = {{}};
+        {mine.declared}
         {passed if shuffle else direct}
-        {store_step(problem, vec=vec, lanes=lanes, tile=tile, guarded=guarded)}
+        {mine.store(problem, later)}
     """)
-    grid = f"div_up(rows, {threads // lanes}) * div_up(n, {width})"
+    grid = f"div_up(rows, {threads // lanes}) * div_up(n, {mine.width})"
     return make(
         "spmm_row", problem, line("rows", index), [Kernel("spmm", grid, threads, body, pdl=pdl)], bake=("N",),
         lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=unroll, shuffle=shuffle, pdl=pdl,
@@ -100,49 +159,41 @@ def by_row(
 
 def by_chunk(problem: Problem, *, lanes: int, vec: int, tile: int, threads: int, size: int, index: str) -> Recipe:
     """Equal chunks of entries: rows that lie inside a chunk are stored, the others added atomically to a zeroed C."""
-    width = lanes * vec * tile
-    guarded = problem.columns % width != 0
+    mine = Columns(lanes, vec, tile)
+    guarded = problem.columns % mine.width != 0 and tile > 1
     zero = code("""
         const long long at = (long long)blockIdx.x * 256 + threadIdx.x;
         if (at < (long long)rows * N) c[at] = value_t(0);
     """)
-    add = f"atomicAdd(&{c_at(problem, 'row', f'column + t * {lanes * vec} + i')}, sum[t][i]);"
+    add = f"atomicAdd(&{c_at(problem, 'row', mine.at)}, {mine.sum});"
     body = code(f"""
-        const int tiles = div_up(N, {width});
+        const int tiles = div_up(N, {mine.width});
         const int chunk = blockIdx.x / tiles * {threads // lanes} + threadIdx.x / {lanes};
-        const int column = blockIdx.x % tiles * {width} + {times(f"threadIdx.x % {lanes}", vec)};
+        const int column = blockIdx.x % tiles * {mine.width} + {times(f"threadIdx.x % {lanes}", vec)};
         if (chunk >= chunks || column >= N) return;
         const int first = chunk * {size}, end = min(nonzeros, first + {size});
-        acc_t sum[{tile}][{vec}] = {{}};
+        {mine.declared}
         int row = row_index[first];
         bool begun = first > 0 && row_index[first - 1] == row;
         for (int j = first; j < end; ++j) {{
         const acc_t a = to_acc(vals[j]);
         const value_t* from = b + (long long)cols[j] * N + column;
-        {vector_step(vec, lanes, tile, guarded)}
+        {mine.step(guarded)}
         const int next = j + 1 < nonzeros ? row_index[j + 1] : -1;
         if (next == row && j + 1 < end) continue;
         if (begun || next == row) {{
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t) {{
-        {when(guarded, f"if (column + t * {lanes * vec} >= N) break;")}
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i) {add}
-        }}
+        {mine.each(add, guarded)}
         }} else {{
-        {store_step(problem, vec=vec, lanes=lanes, tile=tile, guarded=guarded)}
+        {mine.store(problem, guarded)}
         }}
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t)
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i) sum[t][i] = 0;
+        {mine.each(f"{mine.sum} = 0;")}
         row = next;
         begun = false;
         }}
     """)
     kernels = [
         Kernel("zero", "div_up(rows * n, 256)", 256, zero),
-        Kernel("spmm", f"div_up(chunks, {threads // lanes}) * div_up(n, {width})", threads, body),
+        Kernel("spmm", f"div_up(chunks, {threads // lanes}) * div_up(n, {mine.width})", threads, body),
     ]
     return make(
         "spmm_chunk", problem, line("chunks", index, size=size), kernels, bake=("N",), deterministic=False,

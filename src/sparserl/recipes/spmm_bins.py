@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparserl.recipes.spmm import store_step, vector_step
+from sparserl.recipes.spmm import Columns
 from sparserl.recipes.spmm_items import ITEMS, add_segments, segment_workspaces
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, times
 from sparserl.records import Problem
@@ -19,9 +19,8 @@ def by_bin(
     index: str,
 ) -> Recipe:  # fmt: skip
     """Rows of more than `longest` entries are shared by the groups of a block; all N columns are in registers."""
-    width, groups = lanes * vec * tile, threads // lanes
-    guarded = problem.columns % width != 0
-    slot = f"({times('t', vec)} + i) * {lanes} + lane"
+    mine, groups = Columns(lanes, vec, tile), threads // lanes
+    width, guarded = mine.width, problem.columns % mine.width != 0
     body = code(f"""
         __shared__ acc_t other[{groups * width}];
         const int group = threadIdx.x / {lanes}, lane = threadIdx.x % {lanes};
@@ -32,32 +31,26 @@ def by_bin(
         const int row = mine.x, column = {times("lane", vec)};
         if (row < 0) return;
         const int step = together ? {groups} : 1;
-        acc_t sum[{tile}][{vec}] = {{}};
+        {mine.declared}
         #pragma unroll {unroll}
         for (int j = mine.y + (together ? group : 0); j < mine.z; j += step) {{
         const acc_t a = to_acc(vals[j]);
         const value_t* from = b + (long long)cols[j] * N + column;
-        {vector_step(vec, lanes, tile, guarded)}
+        {mine.step(guarded)}
         }}
         if (together) {{
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t)
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i) other[{times("group", width)} + {slot}] = sum[t][i];
+        {mine.each(f"other[{times('group', width)} + {mine.slot}] = {mine.sum};")}
         __syncthreads();
         if (group > 0) return;
         for (int g = 1; g < {groups}; ++g) {{
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t)
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i) sum[t][i] += other[{times("g", width)} + {slot}];
+        {mine.each(f"{mine.sum} += other[{times('g', width)} + {mine.slot}];")}
         }}
         const int first = mine.w >> 12, count = mine.w & 4095;
         if (count > 1) {{
-        {add_segments("lane", lanes=lanes, vec=vec, tile=tile)}
+        {add_segments(mine, "lane", not guarded)}
         }}
         }}
-        {store_step(problem, vec=vec, lanes=lanes, tile=tile, guarded=guarded)}
+        {mine.store(problem, guarded)}
     """)
     grid = f"segments + div_up({ITEMS} - segments, {groups})"
     return make(

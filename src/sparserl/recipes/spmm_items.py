@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparserl.recipes.spmm import store_step, vector_step
+from sparserl.recipes.spmm import Columns
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, times, when
 from sparserl.records import Problem, Workspace
 
@@ -24,34 +24,33 @@ def segment_workspaces(lanes: int) -> tuple[Workspace, ...]:
     )
 
 
-def add_segments(lane: str, *, lanes: int, vec: int, tile: int) -> str:
-    """Of a row in several segments: leave the sums behind, and go on, with those of all, only in the last to arrive."""
-    every = f"column + t * {lanes * vec} + i"
-    return f"""
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t)
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i)
-        if ({every} < N) partial[item * N + {every}] = sum[t][i];
-        // every thread waits for its own columns of the other segments
-        if (!last_arrival(arrived + first * {lanes} + {lane}, count)) return;
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t)
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i) {{
-        sum[t][i] = 0;
-        if ({every} < N)
-        for (int s = first; s < first + count; ++s) sum[t][i] += fresh(partial + s * N + {every});
-        }}
+def add_segments(mine: Columns, lane: str, inside: bool) -> str:
+    """Of a row in several segments: leave the sums behind, and go on, with those of all, only in the last to arrive.
+
+    inside: no column lies past N.
     """
+    check = "" if inside else f"if ({mine.at} < N)"
+    leave = f"{check} partial[item * N + {mine.at}] = {mine.sum};".strip()
+    again = f"for (int s = first; s < first + count; ++s) {mine.sum} += fresh(partial + s * N + {mine.at});"
+    return f"""
+        {mine.each(leave)}
+        // every thread waits for its own columns of the other segments
+        if (!last_arrival(arrived + first * {mine.lanes} + {lane}, count)) return;
+        {mine.each(lines(f"{mine.sum} = 0;", check, again))}
+    """
+
+
+def lines(*rows: str) -> str:
+    """Those that hold something, one below the other."""
+    return "\n".join(filter(None, rows))
 
 
 def by_item(
     problem: Problem, *, lanes: int, vec: int, tile: int, threads: int, unroll: int, longest: int, index: str, pdl: bool
 ) -> Recipe:
     """`lanes` threads an item, the whole width of C in registers."""
-    width = lanes * vec * tile
-    guarded = problem.columns % width != 0
+    mine = Columns(lanes, vec, tile)
+    guarded = problem.columns % mine.width != 0
     body = code(f"""
         {when(pdl, "pdl_trigger();")}
         const int item = blockIdx.x * {threads // lanes} + threadIdx.x / {lanes};
@@ -61,18 +60,18 @@ def by_item(
         {when(pdl, "pdl_wait();")}
         if (mine.x < 0) return;
         const int row = mine.x;
-        acc_t sum[{tile}][{vec}] = {{}};
+        {mine.declared}
         #pragma unroll {unroll}
         for (int j = mine.y; j < mine.z; ++j) {{
         const acc_t a = to_acc(vals[j]);
         const value_t* from = b + (long long)cols[j] * N + column;
-        {vector_step(vec, lanes, tile, guarded)}
+        {mine.step(guarded)}
         }}
         const int first = mine.w >> 12, count = mine.w & 4095;
         if (item < segments && count > 1) {{
-        {add_segments(f"threadIdx.x % {lanes}", lanes=lanes, vec=vec, tile=tile)}
+        {add_segments(mine, f"threadIdx.x % {lanes}", not guarded)}
         }}
-        {store_step(problem, vec=vec, lanes=lanes, tile=tile, guarded=guarded)}
+        {mine.store(problem, guarded)}
     """)
     layout = line("bins", index, per=32, long=longest, segment=longest, threads=64)
     return make(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparserl.recipes.spmm import store_step, vector_step
+from sparserl.recipes.spmm import Columns
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, rest, times, when
 from sparserl.records import Problem
 
@@ -17,10 +17,9 @@ def by_part(
     problem: Problem, *, lanes: int, vec: int, tile: int, parts: int, threads: int, unroll: int, index: str, pdl: bool
 ) -> Recipe:
     """`parts` groups of `lanes` threads a row, `threads` a block."""
-    width, each = lanes * vec * tile, threads // (lanes * parts)
-    guarded = problem.columns % width != 0
+    mine, each = Columns(lanes, vec, tile), threads // (lanes * parts)
+    width, guarded = mine.width, problem.columns % mine.width != 0
     over_rows = f"div_up(rows, {each})" if each > 1 else "rows"
-    slot = f"({times('t', vec)} + i) * {lanes} + lane"
     body = code(f"""
         __shared__ acc_t partial[{threads // lanes * width}];
         {when(pdl, "pdl_trigger();")}
@@ -30,28 +29,22 @@ def by_part(
         const int column = blockIdx.x % tiles * {width} + {times("lane", vec)};
         {when(pdl, "pdl_wait();")}
         const int end = row < rows ? row_start[row + 1] : 0;
-        acc_t sum[{tile}][{vec}] = {{}};
+        {mine.declared}
         #pragma unroll {unroll}
         for (int j = row < rows ? row_start[row] + part : 0; j < end; j += {parts}) {{
         const acc_t a = to_acc(vals[j]);
         const value_t* from = b + (long long)cols[j] * N + column;
-        {vector_step(vec, lanes, tile, guarded)}
+        {mine.step(guarded)}
         }}
         if (part > 0) {{
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t)
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i) partial[{times("group", width)} + {slot}] = sum[t][i];
+        {mine.each(f"partial[{times('group', width)} + {mine.slot}] = {mine.sum};")}
         }}
         __syncthreads();
         if (part > 0 || row >= rows) return;
         for (int p = group + 1; p < group + {parts}; ++p) {{
-        #pragma unroll
-        for (int t = 0; t < {tile}; ++t)
-        #pragma unroll
-        for (int i = 0; i < {vec}; ++i) sum[t][i] += partial[{times("p", width)} + {slot}];
+        {mine.each(f"{mine.sum} += partial[{times('p', width)} + {mine.slot}];")}
         }}
-        {store_step(problem, vec=vec, lanes=lanes, tile=tile, guarded=guarded)}
+        {mine.store(problem, guarded)}
     """)
     return make(
         "spmm_split", problem, line("rows", index),
