@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import scipy.sparse
 
+from sparserl.backends.backend import Part
 from sparserl.judge import product as product_module
 from sparserl.judge import reference as reference_module
 from sparserl.judge import tolerance
@@ -13,7 +14,6 @@ from sparserl.judge.product import Product
 from sparserl.judge.reference import Reference, ValueSet
 from sparserl.judge.trial import FIRST_CHECKS
 from sparserl.judge.verify import compare
-from sparserl.judge.worker import Part
 from sparserl.matrix import Pattern
 from sparserl.records import DType, Problem
 from sparserl.values import store, widen

@@ -15,11 +15,11 @@ import pytest
 import scipy.sparse
 
 from sparserl.backends import open_backend
-from sparserl.backends.backend import Buffer, Job, TimingPlan
+from sparserl.backends.backend import Buffer, Job, Part, TimingPlan
 from sparserl.backends.cuda import CudaBackend
 from sparserl.backends.cuda_executable import CudaExecutable
 from sparserl.errors import BackendError
-from sparserl.records import MODES, Launch, Param
+from sparserl.records import MODES, Launch, Order, Param
 
 pytestmark = pytest.mark.gpu
 
@@ -134,6 +134,30 @@ def test_a_buffer_is_aligned_guarded_and_gives_back_what_was_written(backend: Cu
     backend.fill(buffer, 0x3C)
     assert (backend.read(buffer, np.dtype(np.uint8), size) == 0x3C).all()
     assert backend.guards_intact(buffer)
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.float32, np.float64])
+@pytest.mark.parametrize("order", ["row", "col"])
+def test_some_columns_of_a_dense_matrix_come_back_as_the_host_would_cut_them(
+    backend: CudaBackend, order: Order, dtype: type
+) -> None:
+    whole = np.random.default_rng(0).integers(1, 60_000, 301 * 12).astype(dtype)
+    buffer = backend.alloc(whole.nbytes)
+    backend.write(buffer, whole)
+    for columns in ([3, 11, 0], [5], []):
+        part = Part(np.array(columns, dtype=np.int64), 12, order)
+        assert np.array_equal(backend.read(buffer, whole.dtype, whole.size, part), part.of(whole))
+    assert backend.read(buffer, whole.dtype, 0, Part(np.array([3]), 12, order)).size == 0
+
+
+def test_a_copy_on_the_device_is_the_same_and_must_fit(backend: CudaBackend) -> None:
+    source, target, short = backend.alloc(1001), backend.alloc(1200), backend.alloc(1000)
+    data = np.random.default_rng(0).integers(0, 256, 1001, dtype=np.uint8)
+    backend.write(source, data)
+    backend.copy(target, source)
+    assert np.array_equal(backend.read(target, np.dtype(np.uint8), 1001), data)
+    with pytest.raises(ValueError, match="1001"):
+        backend.copy(short, source)
 
 
 def test_writing_past_a_buffer_is_refused(backend: CudaBackend) -> None:

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 
 import numpy as np
 
-from sparserl.records import Launch, Mode, Param
+from sparserl.records import Launch, Mode, Order, Param
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,22 @@ class Buffer(Protocol):
     def size_bytes(self) -> int: ...
 
 
+@dataclass(frozen=True)
+class Part:
+    """Some columns of a dense matrix as it lies in memory."""
+
+    columns: np.ndarray
+    wide: int
+    """columns of the whole"""
+    order: Order
+
+    def of(self, whole: np.ndarray) -> np.ndarray:
+        """They alone, in the same memory order."""
+        if self.order == "row":
+            return np.ascontiguousarray(whole.reshape(-1, self.wide)[:, self.columns]).ravel()
+        return np.asarray(whole.reshape(self.wide, -1)[self.columns]).ravel()
+
+
 class Executable(Protocol):
     """One product, ready to launch. Asynchronous, allocation-free, capturable in a CUDA graph on the cuda backend.
 
@@ -128,7 +144,11 @@ class Backend(Protocol):
 
     def write(self, buffer: Buffer, array: np.ndarray) -> None: ...
 
-    def read(self, buffer: Buffer, dtype: np.dtype, count: int) -> np.ndarray: ...
+    def copy(self, target: Buffer, source: Buffer) -> None:
+        """All of `source` to the beginning of `target`, on the device."""
+
+    def read(self, buffer: Buffer, dtype: np.dtype, count: int, part: Part | None = None) -> np.ndarray:
+        """The first `count` numbers; of a dense matrix of so many, this part alone."""
 
     def fill(self, buffer: Buffer, byte: int) -> None: ...
 

@@ -39,6 +39,11 @@ class CudaBuffer:
         self.end: int = self.start + raw.numel()
         self.watchers: WeakSet[Watcher] = WeakSet()
 
+    @property
+    def bytes(self) -> Any:
+        """Its contents as a torch tensor."""
+        return self._raw[GUARD_BYTES : GUARD_BYTES + self.size_bytes]
+
 
 class _Bound:
     """The packed launches of one Executable on one stream."""

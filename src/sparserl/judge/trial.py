@@ -14,11 +14,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from sparserl.backends.backend import Part
 from sparserl.judge.reference import CHAIN_STEPS, Kind, Reference, ValueSet
 from sparserl.judge.sandbox import WorkerError
 from sparserl.judge.timing import feeds_back
 from sparserl.judge.verify import compare, compare_chain, same_bits
-from sparserl.judge.worker import Check, Part, Ran
+from sparserl.judge.worker import Check, Ran
 from sparserl.records import Problem, Verdict
 
 FIRST_CHECKS: tuple[Kind, ...] = ("narrow", "wide", "isolation", "wide", "timed", "fed")

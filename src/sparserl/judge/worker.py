@@ -11,14 +11,14 @@ import os
 import traceback
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, RunReport, TimingPlan
+from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, Part, RunReport, TimingPlan
 from sparserl.backends.driver import StickyError
 from sparserl.errors import SparseRLError
 from sparserl.judge import channel
@@ -28,12 +28,14 @@ from sparserl.judge.turn import Turn, give_turns, gpu_of
 from sparserl.layouts import padding_value
 from sparserl.lifetime import leave_with
 from sparserl.matrix import Pattern
-from sparserl.records import DType, Order, Problem
+from sparserl.records import DType, Problem
 from sparserl.values import store
 
 Array = np.ndarray[Any, np.dtype[Any]]
 POISON = 0xFF
 """as bytes of any storage type: NaN"""
+KEPT_BYTES = 1 << 30
+"""of x, in all: the sets that are used again stay on the device as long as they fit"""
 LONGER = 256
 """bytes that make y differ from x in size, which tells `run_chain` not to feed it back"""
 OWN_TURNS = ("time", "floor_us")
@@ -76,22 +78,6 @@ class Ran:
     modelled_us: float = 0.0
 
 
-@dataclass(frozen=True)
-class Part:
-    """Some columns of a dense matrix as it lies in memory."""
-
-    columns: Array
-    wide: int
-    """columns of the whole"""
-    order: Order
-
-    def of(self, whole: Array) -> Array:
-        """They alone, in the same memory order."""
-        if self.order == "row":
-            return np.ascontiguousarray(whole.reshape(-1, self.wide)[:, self.columns]).ravel()
-        return whole.reshape(self.wide, -1)[self.columns].ravel()
-
-
 @dataclass
 class Machine:
     """The commands. Each public method is one."""
@@ -100,6 +86,8 @@ class Machine:
     dtype: DType = "float32"
     structures: dict[str, Structure] = field(default_factory=dict)
     sets: dict[str, tuple[Array, Array]] = field(default_factory=dict)
+    kept: dict[str, tuple[Buffer, str]] = field(default_factory=dict)
+    """x of some of the sets, with its hash"""
     programs: dict[str, Loaded] = field(default_factory=dict)
     vectors: dict[tuple[str, int], Buffer] = field(default_factory=dict)
     baselines: dict[str, Executable] = field(default_factory=dict)
@@ -110,7 +98,7 @@ class Machine:
         self.dtype = dtype
 
     def close_case(self) -> None:
-        for held in (self.programs, self.baselines, self.structures, self.sets, self.vectors):
+        for held in (self.programs, self.baselines, self.structures, self.sets, self.kept, self.vectors):
             held.clear()  # type: ignore[attr-defined]
 
     def put_structure(self, key: str, arrays: Mapping[str, Array], slot_of: Array | None, slots: int) -> None:
@@ -128,6 +116,7 @@ class Machine:
 
     def put_set(self, key: str, values: Array, x: Array) -> None:
         self.sets[key] = (values, x)
+        self.kept.pop(key, None)
 
     def load(self, name: str, binary: Binary, job: Job, structure: str) -> None:
         held = self.structures[structure]
@@ -161,21 +150,19 @@ class Machine:
         here, there = self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)
         if behind_writer:
             source = self._vector("source", x.nbytes)
-            backend.write(source, x)
+            before = self._place_x(source, check, x)
             backend.fill(here, POISON)
             there = self._vector("long y", y_count * x.itemsize + LONGER)
         else:
-            backend.write(here, x)
+            before = self._place_x(here, check, x)
         if clear:
             backend.fill(there, POISON)
-        before = backend.digest(source if behind_writer else here)
         if behind_writer:
             report = backend.run_chain(loaded.executable, [here, there, source], 1)
         else:
             report = backend.run(loaded.executable, here, there, plain=True)
         changed = report.ok and backend.digest(here) != before
-        ran = self._end(loaded, report, there, y_count, x_changed=changed)
-        return ran if part is None or ran.failed else replace(ran, y=part.of(ran.y))
+        return self._end(loaded, report, there, y_count, x_changed=changed, part=part)
 
     def chain(self, name: str, check: Check, y_count: int, steps: int, feed_back: bool) -> list[Ran]:
         """`steps` dependent products behind a slow writer. Fed back: first the same one by one, plainly.
@@ -184,23 +171,23 @@ class Machine:
         its blocks differs from itself, one that doesn't wait differs from a steady result.
         """
         loaded, x = self._begin(name, check)
-        results = [self._plain_chain(loaded, x, y_count, steps)] if feed_back else []
+        results = [self._plain_chain(loaded, check, x, y_count, steps)] if feed_back else []
         source, here = self._vector("source", x.nbytes), self._vector("x", x.nbytes)
         longer = 0 if feed_back else LONGER
         there = self._vector("long y" if longer else "y", y_count * x.itemsize + longer)
-        self.backend.write(source, x)
+        self._place_x(source, check, x)
         self.backend.fill(here, POISON)
         self.backend.fill(there, POISON)
         report = self.backend.run_chain(loaded.executable, [here, there, source], steps)
         last = here if feed_back and steps % 2 == 0 else there
         dependent = self._end(loaded, report, last, y_count)
         if results and not dependent.failed and results[0].y.tobytes() != dependent.y.tobytes():
-            results += [self._plain_chain(loaded, x, y_count, steps) for _ in range(2) if not results[-1].failed]
+            results += [self._plain_chain(loaded, check, x, y_count, steps) for _ in range(2) if not results[-1].failed]
         return [dependent, *results]
 
-    def _plain_chain(self, loaded: Loaded, x: Array, y_count: int, steps: int) -> Ran:
+    def _plain_chain(self, loaded: Loaded, check: Check, x: Array, y_count: int, steps: int) -> Ran:
         pair = [self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)]
-        self.backend.write(pair[0], x)
+        self._place_x(pair[0], check, x)
         self.backend.fill(pair[1], POISON)
         for step in range(steps):
             report = self.backend.run(loaded.executable, pair[step % 2], pair[(step + 1) % 2], plain=True)
@@ -238,8 +225,7 @@ class Machine:
         self.backend.write(here, x)
         self.backend.fill(there, POISON)
         report = self.backend.run(self.baselines[name], here, there)
-        y = self.backend.read(there, x.dtype, y_count if report.ok else 0)
-        return y if part is None or not report.ok else part.of(y)
+        return self.backend.read(there, x.dtype, y_count if report.ok else 0, part)
 
     def time(self, names: Sequence[str], plan: TimingPlan) -> tuple[list[list[float]], int, int]:
         """Microseconds by name and round, the clock in MHz right after (0: not known), products in a timed graph."""
@@ -267,7 +253,27 @@ class Machine:
                 self.backend.fill(buffer, POISON)
         return loaded, x
 
-    def _end(self, loaded: Loaded, report: RunReport, y: Buffer, y_count: int, *, x_changed: bool = False) -> Ran:
+    def _place_x(self, target: Buffer, check: Check, x: Array) -> str:
+        """x of this set, from the device where it was kept; its hash.
+
+        A program that writes where it may not could reach what is kept: a copy with another hash is not used.
+        """
+        known = self.kept.get(check) if isinstance(check, str) else None
+        if known is not None:
+            self.backend.copy(target, known[0])
+            if self.backend.digest(target) == known[1]:
+                return known[1]
+        self.backend.write(target, x)
+        found = self.backend.digest(target)
+        if isinstance(check, str) and x.nbytes + sum(held.size_bytes for held, _ in self.kept.values()) <= KEPT_BYTES:
+            self.kept[check] = (self.backend.alloc(x.nbytes), found)
+            self.backend.copy(self.kept[check][0], target)
+        return found
+
+    def _end(
+        self, loaded: Loaded, report: RunReport, y: Buffer, y_count: int, *, x_changed: bool = False,
+        part: Part | None = None,
+    ) -> Ran:  # fmt: skip
         found = report.reason or "failed without a reason"
         if report.ok:
             found = self._findings(loaded, y) or (
@@ -276,7 +282,7 @@ class Machine:
         if found:
             self._renew(loaded)
             return Ran(np.empty(0), found)
-        out = self.backend.read(y, store(np.zeros(1), self.dtype).dtype, y_count)
+        out = self.backend.read(y, store(np.zeros(1), self.dtype).dtype, y_count, part)
         return Ran(out, "", self._dirty(loaded), sectors=report.sectors, modelled_us=report.modelled_us)
 
     def _findings(self, loaded: Loaded, y: Buffer) -> str:

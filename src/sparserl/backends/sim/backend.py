@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from sparserl.backends.backend import Binary, Buffer, Device, Executable, Job, RunReport, TimingPlan
+from sparserl.backends.backend import Binary, Buffer, Device, Executable, Job, Part, RunReport, TimingPlan
 from sparserl.backends.sim import model, toolchain
 from sparserl.backends.sim.executable import SimExecutable
 from sparserl.backends.sim.memory import SimMemory
@@ -73,8 +73,12 @@ class SimBackend:
     def write(self, buffer: Buffer, array: np.ndarray) -> None:
         _own(buffer).write(array)
 
-    def read(self, buffer: Buffer, dtype: np.dtype, count: int) -> np.ndarray:
-        return _own(buffer).view(dtype, count).copy()
+    def copy(self, target: Buffer, source: Buffer) -> None:
+        _own(target).write(_own(source).data)
+
+    def read(self, buffer: Buffer, dtype: np.dtype, count: int, part: Part | None = None) -> np.ndarray:
+        whole = _own(buffer).view(dtype, count)
+        return whole.copy() if part is None else part.of(whole)
 
     def fill(self, buffer: Buffer, byte: int) -> None:
         _own(buffer).data[:] = byte

@@ -1,0 +1,98 @@
+"""The worker's commands, on the simulator and in this process: x of a set that is used again, parts of a result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from sparserl import layouts, program
+from sparserl.assemble import assemble
+from sparserl.backends.backend import Part
+from sparserl.backends.sim import SimBackend
+from sparserl.families import make
+from sparserl.judge import plain, worker
+from sparserl.records import Order, Problem
+
+PATTERN = make("stencil2d", 0, nx=12, ny=10, points=5)
+
+
+class Watched(SimBackend):
+    """Counts what comes from the host."""
+
+    uploads = 0
+
+    def write(self, buffer, array):  # type: ignore[no-untyped-def]
+        self.uploads += 1
+        super().write(buffer, array)
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Watched]:
+    backend = Watched(nvrtc=False)
+    yield backend
+    backend.close()
+
+
+def machine_of(backend: Watched, problem: Problem) -> worker.Machine:
+    """A worker that holds the plain program."""
+    machine = worker.Machine(backend)
+    machine.open("float32")
+    text = plain.plain(problem)
+    parsed = program.parse(text)
+    packed = layouts.pack(PATTERN, parsed.layout)
+    machine.put_structure("rows", packed.arrays, packed.slot_of, packed.slots)
+    job = assemble(parsed, packed, problem, 132)
+    machine.load("plain", backend.compile(job.source, job.kernels), job, "rows")
+    return machine
+
+
+def test_x_of_a_set_that_is_used_again_is_sent_once(backend: Watched) -> None:
+    machine = machine_of(backend, Problem())
+    values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
+    machine.put_set("named", values, x)
+    first = machine.check("plain", "named", PATTERN.rows)
+    before = backend.uploads
+    again = [machine.check("plain", "named", PATTERN.rows).y for _ in range(3)]
+    assert backend.uploads == before
+    assert first.y.any() and all(np.array_equal(first.y, y) for y in again)
+    machine.put_set("named", values, -x)
+    assert np.array_equal(machine.check("plain", "named", PATTERN.rows).y, -first.y)
+
+
+def test_a_kept_x_that_a_program_reached_is_not_used(backend: Watched) -> None:
+    machine = machine_of(backend, Problem())
+    values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
+    machine.put_set("named", values, x)
+    right = machine.check("plain", "named", PATTERN.rows).y
+    backend.write(machine.kept["named"][0], x + 1)
+    for _ in range(2):
+        assert np.array_equal(machine.check("plain", "named", PATTERN.rows).y, right)
+
+
+def test_sets_beyond_the_room_are_sent_each_time(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "KEPT_BYTES", 4 * 120 + 4)
+    machine = machine_of(backend, Problem())
+    values = np.ones(PATTERN.nonzeros, dtype=np.float32)
+    for name in ("first", "second"):
+        machine.put_set(name, values, np.ones(120, dtype=np.float32))
+        machine.check("plain", name, PATTERN.rows)
+    assert list(machine.kept) == ["first"]
+    machine.close_case()
+    assert not machine.kept
+
+
+@pytest.mark.parametrize("order", ["row", "col"])
+def test_a_part_of_a_result_is_what_its_columns_are(backend: Watched, order: Order) -> None:
+    problem = Problem("spmm", columns=6, b_order=order, c_order=order)
+    machine = machine_of(backend, problem)
+    values, b = (
+        np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120 * 6))
+    )
+    whole = machine.check("plain", (values, b), PATTERN.rows * 6).y
+    part = Part(np.array([4, 1]), 6, order)
+    some = machine.check("plain", (values, b), PATTERN.rows * 6, part=part).y
+    table = whole.reshape(-1, 6) if order == "row" else whole.reshape(6, -1).T
+    seen = some.reshape(-1, 2) if order == "row" else some.reshape(2, -1).T
+    assert np.array_equal(seen, table[:, [4, 1]]) and table.any()
