@@ -96,3 +96,13 @@ def test_a_part_of_a_result_is_what_its_columns_are(backend: Watched, order: Ord
     table = whole.reshape(-1, 6) if order == "row" else whole.reshape(6, -1).T
     seen = some.reshape(-1, 2) if order == "row" else some.reshape(2, -1).T
     assert np.array_equal(seen, table[:, [4, 1]]) and table.any()
+
+
+def test_a_baseline_multiplies_a_set_by_its_name(backend: Watched) -> None:
+    machine = machine_of(backend, Problem())
+    values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
+    machine.put_set("named", values, x)
+    right = machine.check("plain", "named", PATTERN.rows).y
+    machine.baselines["library"] = machine.programs["plain"].executable
+    assert np.array_equal(machine.run_baseline("library", "named", PATTERN.rows), right)
+    assert np.array_equal(machine.run_baseline("library", (values, -x), PATTERN.rows), -right)

@@ -6,6 +6,7 @@ against this page. Nothing here falls from one to the other in silence.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -64,6 +65,11 @@ class Binary:
     """name in the source → name in the binary"""
     log: str = ""
     registers: int = 0
+
+    @property
+    def code_hash(self) -> str:
+        """What tells machine codes apart."""
+        return hashlib.sha256(self.code).hexdigest()[:16]
 
 
 class Buffer(Protocol):

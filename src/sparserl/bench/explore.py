@@ -20,7 +20,6 @@ import numpy as np
 import scipy.sparse
 
 from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job
-from sparserl.bench.machine import code_hash
 from sparserl.bench.packing import PackPool
 from sparserl.errors import BackendError, CompileError
 from sparserl.judge import timing
@@ -169,7 +168,7 @@ class Explorer:
             made = f"does not compile: {error}"
         if isinstance(made, str):
             return replace(known, fault=made)
-        known = replace(known, registers=made.registers, code=code_hash(made))
+        known = replace(known, registers=made.registers, code=made.code_hash)
         executable = self._backend.prepare(made, job, arrays)
         self._backend.fill(self._y, 0xFF)
         fault, host_us = self._run(executable)

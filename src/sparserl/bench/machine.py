@@ -6,7 +6,6 @@ Several exploring processes, and the judge's workers, may share a GPU: the clock
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,11 +16,6 @@ import numpy as np
 from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, TimingPlan
 from sparserl.errors import SparseRLError
 from sparserl.judge.turn import Turn, give_turns, gpu_of
-
-
-def code_hash(binary: Binary) -> str:
-    """What tells machine codes apart."""
-    return hashlib.sha256(binary.code).hexdigest()[:16]
 
 
 class Machine:

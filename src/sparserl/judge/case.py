@@ -330,9 +330,12 @@ class Case:
             mark = "" if order == self.problem else f"@{order.b_order}"
             named = {"pattern": self.pattern, "problem": order, "values": check.values, "mark": mark}
             names = desk.call("put_baselines", desk.sandbox.limit_s * 10, **named)
-            for name in names if fresh else ():
-                x = reordered(check.x, self.pattern.columns, self.problem.b_order, order.b_order)
-                y = desk.call("run_baseline", name=name, x=x, y_count=count, part=part_of(order, check))
+            if not fresh:
+                continue
+            x = reordered(check.x, self.pattern.columns, self.problem.b_order, order.b_order)
+            turned = desk.handed(replace(check, key=check.key + mark, x=x))
+            for name in names:
+                y = desk.call("run_baseline", name=name, check=turned, y_count=count, part=part_of(order, check))
                 if len(y):
                     y = reordered(y, self.pattern.rows, order.c_order, self.problem.c_order)
                 reason = compare(self.pattern, self.problem, check, y)

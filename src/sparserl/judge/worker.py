@@ -150,11 +150,11 @@ class Machine:
         here, there = self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)
         if behind_writer:
             source = self._vector("source", x.nbytes)
-            before = self._place_x(source, check, x)
+            before = self._place_x(source, check)
             backend.fill(here, POISON)
             there = self._vector("long y", y_count * x.itemsize + LONGER)
         else:
-            before = self._place_x(here, check, x)
+            before = self._place_x(here, check)
         if clear:
             backend.fill(there, POISON)
         if behind_writer:
@@ -171,23 +171,24 @@ class Machine:
         its blocks differs from itself, one that doesn't wait differs from a steady result.
         """
         loaded, x = self._begin(name, check)
-        results = [self._plain_chain(loaded, check, x, y_count, steps)] if feed_back else []
+        results = [self._plain_chain(loaded, check, y_count, steps)] if feed_back else []
         source, here = self._vector("source", x.nbytes), self._vector("x", x.nbytes)
         longer = 0 if feed_back else LONGER
         there = self._vector("long y" if longer else "y", y_count * x.itemsize + longer)
-        self._place_x(source, check, x)
+        self._place_x(source, check)
         self.backend.fill(here, POISON)
         self.backend.fill(there, POISON)
         report = self.backend.run_chain(loaded.executable, [here, there, source], steps)
         last = here if feed_back and steps % 2 == 0 else there
         dependent = self._end(loaded, report, last, y_count)
         if results and not dependent.failed and results[0].y.tobytes() != dependent.y.tobytes():
-            results += [self._plain_chain(loaded, check, x, y_count, steps) for _ in range(2) if not results[-1].failed]
+            results += [self._plain_chain(loaded, check, y_count, steps) for _ in range(2) if not results[-1].failed]
         return [dependent, *results]
 
-    def _plain_chain(self, loaded: Loaded, check: Check, x: Array, y_count: int, steps: int) -> Ran:
+    def _plain_chain(self, loaded: Loaded, check: Check, y_count: int, steps: int) -> Ran:
+        _, x = self._numbers(check)
         pair = [self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)]
-        self._place_x(pair[0], check, x)
+        self._place_x(pair[0], check)
         self.backend.fill(pair[1], POISON)
         for step in range(steps):
             report = self.backend.run(loaded.executable, pair[step % 2], pair[(step + 1) % 2], plain=True)
@@ -219,8 +220,9 @@ class Machine:
                 there += (f"cusparse:{name}{mark}",)
         return there
 
-    def run_baseline(self, name: str, x: Array, y_count: int, part: Part | None = None) -> Array:
+    def run_baseline(self, name: str, check: Check, y_count: int, part: Part | None = None) -> Array:
         """One product of a baseline, for the judge to look at: a library that is called wrongly is no baseline."""
+        _, x = self._numbers(check)
         here, there = self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)
         self.backend.write(here, x)
         self.backend.fill(there, POISON)
@@ -242,7 +244,7 @@ class Machine:
     def _begin(self, name: str, check: Check, poison: bool = True) -> tuple[Loaded, Array]:
         """Values in place, scratch poisoned; the program and x."""
         loaded = self.programs[name]
-        values, x = self.sets[check] if isinstance(check, str) else check
+        values, x = self._numbers(check)
         held = self.structures[loaded.structure]
         if not isinstance(check, str) or held.placed != check:
             self.backend.scatter(held.vals, values, held.slot_of, held.padding)
@@ -253,11 +255,16 @@ class Machine:
                 self.backend.fill(buffer, POISON)
         return loaded, x
 
-    def _place_x(self, target: Buffer, check: Check, x: Array) -> str:
+    def _numbers(self, check: Check) -> tuple[Array, Array]:
+        """Values and x."""
+        return self.sets[check] if isinstance(check, str) else check
+
+    def _place_x(self, target: Buffer, check: Check) -> str:
         """x of this set, from the device where it was kept; its hash.
 
         A program that writes where it may not could reach what is kept: a copy with another hash is not used.
         """
+        _, x = self._numbers(check)
         known = self.kept.get(check) if isinstance(check, str) else None
         if known is not None:
             self.backend.copy(target, known[0])

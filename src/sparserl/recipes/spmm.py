@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, rest, times, when
 from sparserl.records import Problem
 
+LOADED_BYTES = 16
+"""the most that a thread loads at once"""
+
 
 def c_at(problem: Problem, row: str, column: str) -> str:
     """Where C(row, column) lies."""
@@ -65,6 +68,14 @@ class Columns:
         """A statement, or some lines of them, for every sum."""
         return self._tiles(self._neighbours(statement), guarded)
 
+    def entry(self, guarded: bool) -> str:
+        """Add what the entry of A at `j` contributes."""
+        return f"""
+        const acc_t a = to_acc(vals[j]);
+        const value_t* from = b + (long long)cols[j] * N + column;
+        {self.step(guarded)}
+        """
+
     def step(self, guarded: bool) -> str:
         """Add a * B(column of A, …) for one entry of A, whose row of B begins at `from`."""
         if self.vec == 1:
@@ -101,6 +112,13 @@ class Columns:
         return f"#pragma unroll\nfor (int t = 0; t < {self.tile}; ++t) {{\n{past}{text}\n}}"
 
 
+def vectors(problem: Problem) -> Iterator[int]:
+    """Neighbouring columns that a thread may load at once; none where B is column-major."""
+    if problem.b_order == "row":
+        fit = (vec for vec in (1, 2, 4, 8) if vec * problem.value_bytes <= LOADED_BYTES)
+        yield from (vec for vec in fit if problem.columns % vec == 0)
+
+
 def when_many(count: int, text: str) -> str:
     """`text` where there is more than one."""
     return text if count > 1 else ""
@@ -114,13 +132,10 @@ def by_row(
     mine = Columns(lanes, vec, tile)
     guarded = problem.columns % mine.width != 0
     later = guarded and (shuffle or tile > 1)
-    step = mine.step(later)
     direct = f"""
         #pragma unroll {unroll}
         for (int j = row_start[row]; j < end; ++j) {{
-        const acc_t a = to_acc(vals[j]);
-        const value_t* from = b + (long long)cols[j] * N + column;
-        {step}
+        {mine.entry(later)}
         }}
     """
     passed = f"""
@@ -134,7 +149,7 @@ def by_row(
         for (int k = 0; k < count; ++k) {{
         const acc_t a = __shfl_sync(group, value, k, {lanes});
         const value_t* from = b + (long long)__shfl_sync(group, mine, k, {lanes}) * N + column;
-        {step}
+        {mine.step(later)}
         }}
         }}
     """  # noqa: E501
@@ -176,9 +191,7 @@ def by_chunk(problem: Problem, *, lanes: int, vec: int, tile: int, threads: int,
         int row = row_index[first];
         bool begun = first > 0 && row_index[first - 1] == row;
         for (int j = first; j < end; ++j) {{
-        const acc_t a = to_acc(vals[j]);
-        const value_t* from = b + (long long)cols[j] * N + column;
-        {mine.step(guarded)}
+        {mine.entry(guarded)}
         const int next = j + 1 < nonzeros ? row_index[j + 1] : -1;
         if (next == row && j + 1 < end) continue;
         if (begun || next == row) {{
@@ -279,15 +292,13 @@ def by_columns(problem: Problem, *, lanes: int, tile: int, threads: int, index: 
 
 def space(problem: Problem) -> Iterator[Recipe]:
     """Every SpMM recipe for this problem's N, orders and type."""
-    n, widest = problem.columns, 16 // problem.value_bytes
+    n = problem.columns
     for lanes in (1, 2, 4, 8, 16, 32):
         for tile in (1, 2, 4, 8, 16) if problem.b_order == "col" else (1, 4):
             if tile <= max(1, n):
                 for threads in (128, 256):
                     yield by_columns(problem, lanes=lanes, tile=tile, threads=threads, index="int32")
-    if problem.b_order == "col":
-        return
-    for vec in (v for v in (1, 2, 4, 8) if v <= widest and n % v == 0):
+    for vec in vectors(problem):
         for lanes in (2, 4, 8, 16, 32):
             if lanes * vec >= 2 * n and lanes > 2:
                 continue

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparserl.recipes.spmm import Columns
+from sparserl.recipes.spmm import Columns, vectors
 from sparserl.recipes.spmm_items import ITEMS, add_segments, segment_workspaces
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, times
 from sparserl.records import Problem
@@ -34,9 +34,7 @@ def by_bin(
         {mine.declared}
         #pragma unroll {unroll}
         for (int j = mine.y + (together ? group : 0); j < mine.z; j += step) {{
-        const acc_t a = to_acc(vals[j]);
-        const value_t* from = b + (long long)cols[j] * N + column;
-        {mine.step(guarded)}
+        {mine.entry(guarded)}
         }}
         if (together) {{
         {mine.each(f"other[{times('group', width)} + {mine.slot}] = {mine.sum};")}
@@ -62,10 +60,8 @@ def by_bin(
 
 def space(problem: Problem) -> Iterator[Recipe]:
     """Every such recipe: row-major B, shapes that hold all N columns at once."""
-    n, widest = problem.columns, 16 // problem.value_bytes
-    if problem.b_order == "col":
-        return
-    for vec in (v for v in (1, 2, 4, 8) if v <= widest and n % v == 0):
+    n = problem.columns
+    for vec in vectors(problem):
         for lanes in (8, 16, 32):
             tile = -(-n // (lanes * vec))
             if tile > 2 or (lanes > 8 and lanes * vec >= 2 * n):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparserl.recipes.spmm import Columns
+from sparserl.recipes.spmm import LOADED_BYTES, Columns, vectors
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, times, when
 from sparserl.records import Problem, Workspace
 
@@ -63,9 +63,7 @@ def by_item(
         {mine.declared}
         #pragma unroll {unroll}
         for (int j = mine.y; j < mine.z; ++j) {{
-        const acc_t a = to_acc(vals[j]);
-        const value_t* from = b + (long long)cols[j] * N + column;
-        {mine.step(guarded)}
+        {mine.entry(guarded)}
         }}
         const int first = mine.w >> 12, count = mine.w & 4095;
         if (item < segments && count > 1) {{
@@ -84,10 +82,8 @@ def by_item(
 
 def space(problem: Problem) -> Iterator[Recipe]:
     """Every item recipe: row-major B, shapes that hold all N columns at once."""
-    n, widest = problem.columns, 16 // problem.value_bytes
-    if problem.b_order == "col":
-        return
-    for vec in (v for v in (1, 2, 4, 8) if v <= widest and n % v == 0):
+    n = problem.columns
+    for vec in vectors(problem):
         for lanes in (4, 8, 16, 32):
             tile = -(-n // (lanes * vec))
             if tile > 4 or (lanes > 4 and lanes * vec >= 2 * n):
@@ -100,7 +96,7 @@ def space(problem: Problem) -> Iterator[Recipe]:
                                 problem, lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=unroll,
                                 longest=longest, index=index, pdl=False,
                             )  # fmt: skip
-                if vec == widest:
+                if vec * problem.value_bytes == LOADED_BYTES:
                     yield by_item(
                         problem, lanes=lanes, vec=vec, tile=tile, threads=threads, unroll=4, longest=256,
                         index="int32", pdl=True,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sparserl.recipes.spmm import Columns
+from sparserl.recipes.spmm import Columns, vectors, when_many
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, rest, times, when
 from sparserl.records import Problem
 
@@ -25,16 +25,14 @@ def by_part(
         {when(pdl, "pdl_trigger();")}
         const int tiles = div_up(N, {width});
         const int group = threadIdx.x / {lanes}, lane = threadIdx.x % {lanes}, part = {rest("group", parts)};
-        const int row = {times("blockIdx.x / tiles", each)}{when(each > 1, f" + {over('group', parts)}").strip("~")};
+        const int row = {times("blockIdx.x / tiles", each)}{when_many(each, f" + {over('group', parts)}")};
         const int column = blockIdx.x % tiles * {width} + {times("lane", vec)};
         {when(pdl, "pdl_wait();")}
         const int end = row < rows ? row_start[row + 1] : 0;
         {mine.declared}
         #pragma unroll {unroll}
         for (int j = row < rows ? row_start[row] + part : 0; j < end; j += {parts}) {{
-        const acc_t a = to_acc(vals[j]);
-        const value_t* from = b + (long long)cols[j] * N + column;
-        {mine.step(guarded)}
+        {mine.entry(guarded)}
         }}
         if (part > 0) {{
         {mine.each(f"partial[{times('group', width)} + {mine.slot}] = {mine.sum};")}
@@ -55,10 +53,8 @@ def by_part(
 
 def space(problem: Problem) -> Iterator[Recipe]:
     """Every split recipe: row-major B, up to 128 columns at once, one row a block or as many as 256 threads hold."""
-    n, widest = problem.columns, 16 // problem.value_bytes
-    if problem.b_order == "col":
-        return
-    for vec in (v for v in (1, 2, 4, 8) if v <= widest and n % v == 0):
+    n = problem.columns
+    for vec in vectors(problem):
         for lanes in (8, 16, 32):
             tile = min(2, -(-n // (lanes * vec)))
             if lanes * vec * tile < min(n, 128) or (lanes > 8 and lanes * vec >= 2 * n):

@@ -28,7 +28,7 @@ from typing import Any, Protocol
 
 from sparserl.bench.archive import sha
 from sparserl.bench.explore import BRIEF, Effort, Explorer, Measured
-from sparserl.bench.machine import Machine, code_hash
+from sparserl.bench.machine import Machine
 from sparserl.bench.packing import PackPool
 from sparserl.bench.reference import best_by_mode, problem_name
 from sparserl.errors import BackendError, SparseRLError
@@ -248,7 +248,7 @@ class _Collector:
                 except SparseRLError:
                     continue
                 if not isinstance(binary, str):
-                    drawn[at].code = code_hash(binary)
+                    drawn[at].code = binary.code_hash
         kept = []
         for entry in drawn:
             key = (_header(entry.recipe.text), entry.code or entry.recipe.text)
