@@ -72,10 +72,10 @@ def test_a_kept_x_that_a_program_reached_is_not_used(backend: Watched) -> None:
 
 
 def test_sets_beyond_the_room_are_sent_each_time(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "KEPT_BYTES", 4 * 120 + 4)
     machine = machine_of(backend, Problem())
     values = np.ones(PATTERN.nonzeros, dtype=np.float32)
-    for name in ("first", "second"):
+    for name, room in (("first", 8 * 480), ("second", 8 * 480 - 1)):
+        monkeypatch.setattr(backend, "room_bytes", lambda room=room: room)
         machine.put_set(name, values, np.ones(120, dtype=np.float32))
         machine.check("plain", name, PATTERN.rows)
     assert list(machine.kept) == ["first"]

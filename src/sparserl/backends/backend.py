@@ -120,7 +120,7 @@ class RunReport:
 
 @dataclass(frozen=True)
 class TimingPlan:
-    """How a set of executables is timed side by side. Every side gets identical repetitions."""
+    """How a set of executables is timed side by side, all with the same repetitions but those that are far behind."""
 
     mode: Mode = "chain"
     rounds: int = 7
@@ -147,6 +147,9 @@ class Backend(Protocol):
 
     def alloc(self, size_bytes: int) -> Buffer:
         """Memory with a guard zone of at least 256 known bytes on either side; contents undefined; 256-byte aligned."""
+
+    def room_bytes(self) -> int:
+        """What could still be allocated, about."""
 
     def write(self, buffer: Buffer, array: np.ndarray) -> None: ...
 

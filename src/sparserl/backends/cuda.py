@@ -163,6 +163,10 @@ class CudaBackend:
         self.settle()
         return buffer
 
+    def room_bytes(self) -> int:
+        self.enter()
+        return int(call("cuMemGetInfo")[0])
+
     def write(self, buffer: Buffer, array: Array) -> None:
         data = np.ascontiguousarray(array)
         self._fits(buffer, data.nbytes, "write")
@@ -333,8 +337,8 @@ class CudaBackend:
         return times
 
     @property
-    def repetitions(self) -> int:
-        """Products in each graph of the last timing."""
+    def repetitions(self) -> tuple[int, ...]:
+        """Products in the graphs of the last timing, by side."""
         return self.bench.repetitions
 
     def floor_us(self, plan: TimingPlan) -> float:

@@ -5,7 +5,9 @@ chain   products back to back; with `feed_back` each reads what the last one wro
 solver  an ordinary kernel rewrites x before every product; its time, measured alone in an equal graph, is taken off.
 cold    a buffer of twice the L2's size is written before every product; its time is taken off in the same way.
 
-All sides have the same number of products a graph, and every round times each side once, in an order that rotates.
+All sides have the same number of products a graph, but for those that are far behind: four times as slow as the fastest
+gets a quarter of them, sixteen times a sixteenth, so that a race isn't spent on those who can't win it. No graph is
+shorter than asked. Every round times each side once, in an order that rotates.
 Each time is that of the second of two replays in a row, after the L2 was emptied. What other sides leave there, dirty
 lines most of all, stays for hundreds of products where a side streams: on an H200 a time was up to 60 %
 longer, by another side's doing. While the first replay fills the L2 again, the host hands over the second, so that no
@@ -42,8 +44,8 @@ LONG_MS = 8.0
 BRIEF_ROUNDS = 3
 """a timing of no more rounds takes the time of what stands between products from the first one of the same plan"""
 ESTIMATE = 8
-LONGEST_RATIO = 50
-"""where sides differ by more than this, the fastest one's graph gets shorter than asked: the rest would take minutes"""
+FAR_BEHIND = 4
+"""times slower than the fastest: so many times fewer products a graph"""
 
 
 class Bench:
@@ -54,8 +56,8 @@ class Bench:
         self._floors: dict[TimingPlan, float] = {}
         self._between_us: dict[TimingPlan, float] = {}
         self._l2_tb_s = 0.0
-        self.repetitions = 1
-        """products in each graph of the last timing"""
+        self.repetitions: tuple[int, ...] = ()
+        """products in the graphs of the last timing, by side"""
         self.alone: Held = nullcontext
         """held while graphs are timed, where other processes use the GPU too; nobody else may be at work then"""
         self.among: Held = nullcontext
@@ -72,13 +74,15 @@ class Bench:
             )
         with self.among():
             between, bodies = self._ready(launches, plan)
-        self.repetitions = plan.repetitions or self._repetitions(bodies, plan)
+        alike = (plan.repetitions,) * len(bodies)
+        self.repetitions = counts = alike if plan.repetitions else self._repetitions(bodies, plan)
         if between is None:
-            return self._rounds(bodies, self.repetitions, plan.rounds)
+            return self._rounds(bodies, counts, plan.rounds)
         known_us = self._between_us.get(plan) if plan.rounds <= BRIEF_ROUNDS else None
         if known_us is None:
             bodies.append(functools.partial(_repeat, between))
-        rounds = self._rounds(bodies, self.repetitions, plan.rounds)
+            counts += (max(counts),)
+        rounds = self._rounds(bodies, counts, plan.rounds)
         if known_us is None:
             known_us = self._between_us[plan] = median(rounds.pop())
         return [[max(0.0, time_us - known_us) for time_us in side] for side in rounds]
@@ -177,13 +181,11 @@ class Bench:
             if swap:
                 x, y = y, x
 
-    def _repetitions(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan) -> int:
-        """Enough for the fastest side to fill `graph_ms`; the same for all."""
-        estimates_us = [max(0.2, min(times)) for times in self._rounds(bodies, ESTIMATE, 2)]  # all in one turn
-        wanted = math.ceil(1000 * plan.graph_ms / min(estimates_us))
-        bearable = int(LONGEST_RATIO * 1000 * plan.graph_ms / max(estimates_us))
+    def _repetitions(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan) -> tuple[int, ...]:
+        """Enough for the fastest side to fill `graph_ms`, and the same for all that are not far behind."""
+        rounds = self._rounds(bodies, (ESTIMATE,) * len(bodies), 2)  # all in one turn
         most = MOST_COLD if plan.mode == "cold" else MOST
-        return max(FEWEST, min(wanted, bearable, most))
+        return repetitions([max(0.2, min(times)) for times in rounds], plan.graph_ms, most)
 
     @functools.cached_property
     def _emptying(self) -> tuple[Buffer, Call, Call]:
@@ -202,13 +204,15 @@ class Bench:
         fill.launch()
         discard.launch()
 
-    def _rounds(self, bodies: Sequence[Callable[[int], None]], count: int, rounds: int) -> list[list[float]]:
-        """Each body captured `count` times over; microseconds a repetition, by body and round."""
+    def _rounds(
+        self, bodies: Sequence[Callable[[int], None]], counts: Sequence[int], rounds: int
+    ) -> list[list[float]]:
+        """Each body captured so many times over; microseconds a repetition, by body and round."""
         times: list[list[float]] = [[] for _ in bodies]
         graphs: list[Graph] = []
         watch = Stopwatch()
         try:
-            for body in bodies:  # nothing runs on the GPU yet
+            for body, count in zip(bodies, counts, strict=True):  # nothing runs on the GPU yet
                 graphs.append(Graph(self._stream, functools.partial(body, count)))
             with self.alone():
                 warm_up_ms = [self._replayed_ms(graph, watch) for graph in graphs]
@@ -218,7 +222,7 @@ class Bench:
                         self.empty_l2()
                         if warm_up_ms[side] < LONG_MS:
                             graphs[side].launch(self._stream)
-                        times[side].append(self._replayed_ms(graphs[side], watch) * 1000 / count)
+                        times[side].append(self._replayed_ms(graphs[side], watch) * 1000 / counts[side])
         finally:
             for graph in graphs:
                 graph.close()
@@ -229,6 +233,14 @@ class Bench:
         with watch.around(self._stream):
             graph.launch(self._stream)
         return watch.elapsed_ms
+
+
+def repetitions(estimates_us: Sequence[float], graph_ms: float, most: int) -> tuple[int, ...]:
+    """Products in the graph of each side, from about how long one takes."""
+    fastest_us = min(estimates_us, default=1.0)
+    count = max(FEWEST, min(math.ceil(1000 * graph_ms / fastest_us), most))
+    behind = (int(math.log(each_us / fastest_us, FAR_BEHIND) + 1e-9) for each_us in estimates_us)
+    return tuple(max(FEWEST, -(-count // FAR_BEHIND**steps)) for steps in behind)
 
 
 def _alone(work: Call, x: int, y: int, stream: int) -> None:

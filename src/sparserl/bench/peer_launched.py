@@ -136,14 +136,12 @@ class SideBySide:
             engine = make_engine(subject.matrix, subject.problem, text, backend, generated=True)
             named[OPERATOR] = engine.executable
         readings = backend.time(list(named.values()), plan)
-        floor, device = backend.floor_us(plan), backend.device()
-        facts = {
-            "clock_mhz": int(getattr(backend, "clock_mhz", int)()),
-            "repetitions": int(getattr(backend, "repetitions", 1)),
-        }
+        clock = int(getattr(backend, "clock_mhz", int)())
+        products = getattr(backend, "repetitions", (1,) * len(named))
+        floor, device = backend.floor_us(plan), backend.device()  # a timing of its own
         return {
-            name: replace(timing.summarise(mode, times, floor, device), **facts)  # type: ignore[arg-type]
-            for name, times in zip(named, readings, strict=True)
+            name: replace(timing.summarise(mode, times, floor, device), clock_mhz=clock, repetitions=count)
+            for name, times, count in zip(named, readings, products, strict=True)
         }
 
     def _streamed(self, executable: Executable, subject: Subject, mode: Mode, vectors: tuple[Buffer, Buffer]) -> Timing:

@@ -64,8 +64,9 @@ DEFAULT_PLAN = Plan()
 def shortlist(ranked: Sequence[Recipe], plan: Plan) -> list[Recipe]:
     """Where halving starts: the best of every family, then the cheapest, in turns by mode, with some plain programs.
 
-    The best of every family, because the estimates compare programs of one family well and families badly on a matrix
-    unlike those they were fitted to.
+    The best of every family and kind of load, because the estimates compare programs of one family well and families
+    badly on a matrix unlike those they were fitted to, and what streaming loads are worth depends on what x leaves of
+    the L2.
     """
     orders = by_estimate(ranked)
     heads = [recipe for order in orders for recipe in best_of_families(order, 1)]
@@ -89,10 +90,10 @@ def in_turns(orders: tuple[Sequence[Recipe], Sequence[Recipe]]) -> list[Recipe]:
 
 
 def best_of_families(order: Sequence[Recipe], each: int) -> list[Recipe]:
-    """The first few of every family, family by family."""
-    families: dict[str, list[Recipe]] = {}
+    """The first few of every family and kind of load, one after the other."""
+    families: dict[tuple[str, object], list[Recipe]] = {}
     for recipe in order:
-        families.setdefault(recipe.family, []).append(recipe)
+        families.setdefault((recipe.family, recipe.params.get("load")), []).append(recipe)
     return [recipe for members in families.values() for recipe in members[:each]]
 
 

@@ -304,10 +304,10 @@ class Case:
             plan = timing.plan(self.pattern, self.problem, mode, clocking.rounds, clocking.graph_ms)
             answer = desk.call("time", desk.sandbox.limit_s * len(names), names=names, plan=plan)
             readings, clock_mhz, repetitions = answer
-            for name, readings_us in zip(out, readings, strict=True):
+            for name, readings_us, products in zip(out, readings, repetitions, strict=True):
                 floor = self._floor_us(entries[name].prepared if name in entries else None, mode)
                 summary = timing.summarise(mode, readings_us, floor, self.device)
-                out[name][mode] = replace(summary, clock_mhz=clock_mhz, repetitions=repetitions)
+                out[name][mode] = replace(summary, clock_mhz=clock_mhz, repetitions=products)
         return out
 
     def _floor_us(self, prepared: Prepared | None, mode: Mode, again: bool = False) -> float:

@@ -262,7 +262,7 @@ class Reference:
     def _looked_at(self, x: Array, columns: Array) -> Array:
         """These columns of C, and those in which x holds NaN or Inf."""
         n = self.problem.columns
-        spoilt = np.flatnonzero(~np.isfinite(widen(x, self.problem.dtype)))
+        spoilt = np.flatnonzero(~np.isfinite(x if x.dtype.kind == "f" else widen(x, self.problem.dtype)))
         spoilt = spoilt % n if self.problem.b_order == "row" else spoilt // self.pattern.columns
         return np.unique(np.append(columns, spoilt))
 

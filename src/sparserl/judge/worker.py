@@ -34,8 +34,8 @@ from sparserl.values import store
 Array = np.ndarray[Any, np.dtype[Any]]
 POISON = 0xFF
 """as bytes of any storage type: NaN"""
-KEPT_BYTES = 1 << 30
-"""of x, in all: the sets that are used again stay on the device as long as they fit"""
+KEPT_SHARE = 1 / 8
+"""x of a set that is used again stays on the device where it takes no more than this of the room that is left"""
 LONGER = 256
 """bytes that make y differ from x in size, which tells `run_chain` not to feed it back"""
 OWN_TURNS = ("time", "floor_us")
@@ -224,16 +224,17 @@ class Machine:
         """One product of a baseline, for the judge to look at: a library that is called wrongly is no baseline."""
         _, x = self._numbers(check)
         here, there = self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)
-        self.backend.write(here, x)
+        self._place_x(here, check)
         self.backend.fill(there, POISON)
         report = self.backend.run(self.baselines[name], here, there)
         return self.backend.read(there, x.dtype, y_count if report.ok else 0, part)
 
-    def time(self, names: Sequence[str], plan: TimingPlan) -> tuple[list[list[float]], int, int]:
-        """Microseconds by name and round, the clock in MHz right after (0: not known), products in a timed graph."""
+    def time(self, names: Sequence[str], plan: TimingPlan) -> tuple[list[list[float]], int, tuple[int, ...]]:
+        """Microseconds by name and round, the clock in MHz right after (0: not known), products in each's graph."""
         known = {**{name: loaded.executable for name, loaded in self.programs.items()}, **self.baselines}
         readings = self.backend.time([known[name] for name in names], plan)
-        return readings, int(getattr(self.backend, "clock_mhz", int)()), int(getattr(self.backend, "repetitions", 1))
+        repetitions = getattr(self.backend, "repetitions", (1,) * len(names))
+        return readings, int(getattr(self.backend, "clock_mhz", int)()), repetitions
 
     def floor_us(self, plan: TimingPlan) -> float:
         return self.backend.floor_us(plan)
@@ -272,7 +273,7 @@ class Machine:
                 return known[1]
         self.backend.write(target, x)
         found = self.backend.digest(target)
-        if isinstance(check, str) and x.nbytes + sum(held.size_bytes for held, _ in self.kept.values()) <= KEPT_BYTES:
+        if isinstance(check, str) and x.nbytes <= KEPT_SHARE * self.backend.room_bytes():
             self.kept[check] = (self.backend.alloc(x.nbytes), found)
             self.backend.copy(self.kept[check][0], target)
         return found

@@ -31,7 +31,7 @@ class Numbers:
     cheapest: int = 40
     """by the cost model, in turns for solver and chain mode"""
     of_family: int = 1
-    """the cheapest of every family: the model compares families badly on a matrix unlike those it was fitted to"""
+    """the cheapest of every family and kind of load: the model compares those badly on a matrix unlike its own"""
     at_random: int = 16
     """of the rest, so that the policy also learns what is slow"""
 

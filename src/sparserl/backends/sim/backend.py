@@ -25,6 +25,8 @@ from sparserl.errors import BackendError, CompileError
 ARCH = "sm_90"
 WATCHED_SECTORS = 1 << 14
 """sectors a product asks for up to which every product is watched: a few milliseconds each"""
+ROOM_BYTES = 8 << 30
+"""of the host's memory, which other processes use too"""
 KEPT_LIBRARIES = 32
 """pairs of host libraries that stay loaded without an executable that holds them"""
 
@@ -69,6 +71,9 @@ class SimBackend:
 
     def alloc(self, size_bytes: int) -> SimMemory:
         return SimMemory(size_bytes)
+
+    def room_bytes(self) -> int:
+        return ROOM_BYTES
 
     def write(self, buffer: Buffer, array: np.ndarray) -> None:
         _own(buffer).write(array)
