@@ -312,11 +312,11 @@ def test_a_search_goes_on_where_it_stopped_and_its_finalists_race(backend, pool,
 
     assert len(search()) == 1
     (record,) = read_jsonl(tmp_path / "finalists.jsonl")
-    assert len(read_jsonl(tmp_path / "explored.jsonl")) == PLAN.first
+    assert len(archive.read(tmp_path, "explored")) == PLAN.first
     assert any("pdl_wait()" not in f["text"] for f in record["finalists"])
     assert not record["full_search"]
     assert search() == []
-    assert len(read_jsonl(tmp_path / "explored.jsonl")) == PLAN.first
+    assert len(archive.read(tmp_path, "explored")) == PLAN.first
 
     with Judge("sim") as judge:
         assert len(list(reference.race([TINY], None, SPMV, judge, tmp_path))) == 1
@@ -326,6 +326,29 @@ def test_a_search_goes_on_where_it_stopped_and_its_finalists_race(backend, pool,
     assert {p["verdict"] for p in raced["programs"]} == {"CORRECT"}
     assert {t["source"] for p in raced["programs"] for t in p["times"].values()} == {"modelled"}
     assert raced["device"] == "simulated H200"
+
+
+def test_a_case_that_was_broken_off_goes_on_with_the_programs_that_have_no_record(backend, pool, tmp_path, monkeypatch):
+    given = {"folder": None, "problem": SPMV, "backend": backend, "pool": pool, "out": tmp_path}
+    plan, timed = replace(PLAN, first=6, second=2), []
+    measure = Explorer.measure
+
+    def watched(explorer, recipes, effort):
+        for measured in measure(explorer, recipes, effort):
+            timed.append(measured.recipe.name)
+            yield measured
+            if len(timed) == 4:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(Explorer, "measure", watched)
+    with pytest.raises(KeyboardInterrupt):
+        list(reference.explore([TINY], **given, plan=plan))
+    assert len(read_jsonl(tmp_path / "explored.jsonl")) == 4
+    assert not (tmp_path / "finalists.jsonl").exists()
+    assert len(list(reference.explore([TINY], **given, plan=plan))) == 1
+    names = {(r["family"], r["layout"], str(r["settings"])) for r in read_jsonl(tmp_path / "explored.jsonl")}
+    assert len(names) == 6 and len(set(timed)) == 6
+    assert any(timed.count(name) == 1 for name in timed[:4])
 
 
 def test_the_whole_space_is_tried_where_the_plan_and_the_matrix_say_so(backend, pool):

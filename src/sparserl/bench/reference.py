@@ -13,8 +13,9 @@ Not covered: tables and pages (`tables`, `page`), which read only what is writte
 from __future__ import annotations
 
 import difflib
+import functools
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -98,19 +99,28 @@ def best_of_families(order: Sequence[Recipe], each: int) -> list[Recipe]:
 
 
 def explore_case(
-    explorer: Explorer, ranked: Sequence[Recipe], full: bool, plan: Plan, known: Sequence[Measured] = ()
-) -> tuple[list[Measured], list[Measured]]:
+    explorer: Explorer, ranked: Sequence[Recipe], full: bool, plan: Plan, known: Sequence[Measured] = (), *,
+    keep: Callable[[Measured], None] = lambda measured: None,
+) -> tuple[list[Measured], list[Measured]]:  # fmt: skip
     """What was timed now, and all that is known of the case.
 
     Brief times of all or of the chosen, those in `known` left out, then longer times of the best of all, which count.
+    `keep` is handed each as it is measured, the best ones twice.
     """
     old = {m.recipe.name: m for m in known}
     first = [r for r in (ranked if full else shortlist(ranked, plan)) if r.name not in old]
-    found = {m.recipe.name: m for m in explorer.measure(first, plan.brief)}
+    found: dict[str, Measured] = {}
+
+    def measure(recipes: Sequence[Recipe], effort: Effort) -> None:
+        for measured in explorer.measure(recipes, effort):
+            found[measured.recipe.name] = measured
+            keep(measured)
+
+    measure(first, plan.brief)
     everything = {**old, **found}
     again = [m.recipe for m in best_by_mode(list(everything.values()), plan.second // 2 if not full else plan.second)]
     if first:
-        found.update({m.recipe.name: m for m in explorer.measure(again, plan.longer)})
+        measure(again, plan.longer)
     return list(found.values()), list({**old, **found}.values())
 
 
@@ -148,6 +158,10 @@ def record(case: Case, problem: Problem, measured: Measured) -> dict[str, object
     }
 
 
+def _append(path: Path, case: Case, problem: Problem, measured: Measured) -> None:
+    append_jsonl(path, record(case, problem, measured))
+
+
 def recipe_name(explored: Mapping[str, Any]) -> str:
     """The `Recipe.name` of an explored program."""
     settings = ", ".join(f"{key}={value}" for key, value in explored["settings"].items())
@@ -165,16 +179,17 @@ def explore(
     cases: Iterable[Case], *, folder: Path | None, problem: Problem, backend: Backend, pool: PackPool, out: Path,
     plan: Plan = DEFAULT_PLAN, budget_s: float = 1e9, again: bool = False,
 ) -> Iterator[str]:  # fmt: skip
-    """Explore case after case; yields a line to show for each. Cases already in `out` are passed over.
+    """Explore case after case; yields a line to show for each. Cases already in `out` are passed over, and of one that
+    was broken off, the programs that have a record.
 
-    again: they are looked at again, and programs that have no record yet are timed.
+    again: cases in `out` are looked at again, and programs that have no record yet are timed.
     """
     began = time.monotonic()
     device = backend.device()
     earlier = archive.read(out, "finalists")
     _refuse_other_device(earlier, device.name, out)
     done = {r["matrix"] for r in earlier if r["problem"] == problem_name(problem)}
-    records = _by_matrix(out, problem) if again else {}
+    records = _by_matrix(out, problem)
     for case in cases:
         if case.name in done and not again:
             continue
@@ -187,10 +202,13 @@ def explore(
         explorer = Explorer(backend, pool, pattern, problem)
         full = case.full_search and plan.full
         known = _known(ranked, records.get(case.name, {}))
-        measured, everything = explore_case(explorer, ranked, full, plan, known)
+        if case.name not in done:  # broken off: the best are timed again, and then longer
+            leading = best_by_mode(known, plan.second)
+            known = [m for m in known if m not in leading]
+        keep = functools.partial(_append, out / "explored.jsonl", case, problem)
+        measured, everything = explore_case(explorer, ranked, full, plan, known, keep=keep)
         if case.name in done and not measured:
             continue
-        append_jsonl(out / "explored.jsonl", *(record(case, problem, m) for m in measured))
         final = finalists(everything, plan)
         about = {"full_search": full, "admitted": len(ranked), "device": device.name}
         append_jsonl(out / "finalists.jsonl", {**finalist_record(case, problem, final, pattern), **about})
