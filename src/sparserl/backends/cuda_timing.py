@@ -5,9 +5,9 @@ chain   products back to back; with `feed_back` each reads what the last one wro
 solver  an ordinary kernel rewrites x before every product; its time, measured alone in an equal graph, is taken off.
 cold    a buffer of twice the L2's size is written before every product; its time is taken off in the same way.
 
-All sides have the same number of products a graph, but for those that are far behind: four times as slow as the fastest
-gets a quarter of them, sixteen times a sixteenth, so that a race isn't spent on those who can't win it. No graph is
-shorter than asked. Every round times each side once, in an order that rotates.
+All sides have the same number of products a graph, but for those that are far behind: a side eight times as slow as the
+fastest gets an eighth of them, so that a race isn't spent on those who can't win it. No graph is shorter than asked.
+Every round times each side once, in an order that rotates.
 Each time is that of the second of two replays in a row, after the L2 was emptied. What other sides leave there, dirty
 lines most of all, stays for hundreds of products where a side streams: on an H200 a time was up to 60 %
 longer, by another side's doing. While the first replay fills the L2 again, the host hands over the second, so that no
@@ -44,7 +44,7 @@ LONG_MS = 8.0
 BRIEF_ROUNDS = 3
 """a timing of no more rounds takes the time of what stands between products from the first one of the same plan"""
 ESTIMATE = 8
-FAR_BEHIND = 4
+FAR_BEHIND = 8
 """times slower than the fastest: so many times fewer products a graph"""
 
 
