@@ -131,6 +131,8 @@ def test_records_have_all_that_training_needs(judged: tuple[Path, Maker]) -> Non
     (line,) = read_jsonl(out / "cases.jsonl")
     assert line["source"] == TINY[0].source and line["split"] == "train"
     assert "rows index=int32" in line["admitted"]
+    assert {"recipes", "baseline", "judge"} <= line["phases_s"].keys()
+    assert 0 < sum(line["phases_s"].values()) <= line["seconds"] + 0.02
 
 
 def test_the_shortlist_never_holds_a_withheld_recipe_and_has_every_allowed_family() -> None:

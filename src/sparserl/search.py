@@ -9,14 +9,13 @@ It knows a Referee, not the judge: what it needs is two verbs, so tests replay r
 
 from __future__ import annotations
 
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from sparserl.findings import Candidate, Findings
+from sparserl.phases import phase
 from sparserl.records import LayoutLine, Outcome, Timing
 
 NOISE = 0.02
@@ -105,14 +104,14 @@ def _settings(recipe: Priced) -> str:
 def halve(found: Findings, referee: Referee, watch: Watcher, rewrite: Rewrite | None = None) -> None:
     """Try all of `found.candidates` and settle `found.best`. On Ctrl-C what is known so far counts."""
     try:
-        with _phase(found, "judge"):
+        with phase(found.phases_s, "judge"):
             _judge_from(0, found, referee, watch)
         if rewrite is not None:
-            with _phase(found, "rewrite"):
+            with phase(found.phases_s, "rewrite"):
                 _judge_rewritten(rewrite, found, referee, watch)
-        with _phase(found, "halve"):
+        with phase(found.phases_s, "halve"):
             finalists = _survivors(found, referee, watch)
-        with _phase(found, "race"):
+        with phase(found.phases_s, "race"):
             _race(found, finalists, referee, watch)
     except KeyboardInterrupt:
         found.interrupted = True
@@ -192,12 +191,3 @@ def _by_time(candidates: Sequence[Candidate]) -> list[Candidate]:
 
 def _fastest(found: Findings) -> float | None:
     return min((c.time_us for c in found.candidates if c.correct and c.time_us), default=None)
-
-
-@contextmanager
-def _phase(found: Findings, name: str) -> Iterator[None]:
-    begin = time.perf_counter()
-    try:
-        yield
-    finally:
-        found.phases_s[name] = time.perf_counter() - begin

@@ -7,10 +7,9 @@ whenever the worker was replaced, so a program that kills its worker costs only 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -27,6 +26,7 @@ from sparserl.judge.trial import Stopped, Trial, part_of
 from sparserl.judge.twin import Twins
 from sparserl.judge.verify import compare
 from sparserl.matrix import Pattern
+from sparserl.phases import phase
 from sparserl.records import Mode, Order, Outcome, Problem, Timing, Verdict
 
 log = logging.getLogger(__name__)
@@ -181,7 +181,7 @@ class Case:
         """Load, verify, time, verify again."""
         try:
             self._verify(entry)
-            with _phase(entry, "time"):
+            with phase(entry.phases_s, "time"):
                 timings = self._time({"": entry}, (), clocking)[""]
             return self._settled(entry, timings)
         except Stopped as stopped:
@@ -194,7 +194,7 @@ class Case:
     def _verify(self, entry: Entry) -> None:
         self._desk.load(entry)
         trial = self._trial(entry)
-        with _phase(entry, "verify"):
+        with phase(entry.phases_s, "verify"):
             trial.verify()
             self._verify_on_twin(entry)
         entry.sectors = trial.sectors
@@ -228,7 +228,7 @@ class Case:
         """After timing: verified once more, and the times themselves looked at."""
         try:
             self._desk.load(entry)
-            with _phase(entry, "verify"):
+            with phase(entry.phases_s, "verify"):
                 self._trial(entry).recheck()
         except Stopped as stopped:
             return self._stopped(entry, stopped)
@@ -328,8 +328,7 @@ class Case:
             self._baselines_of, self._right = desk.sandbox.generation, []
         for order in self._orders:
             mark = "" if order == self.problem else f"@{order.b_order}"
-            named = {"pattern": self.pattern, "problem": order, "values": check.values, "mark": mark}
-            names = desk.call("put_baselines", desk.sandbox.limit_s * 10, **named)
+            names = desk.baselines(self.pattern, order, check.values, mark)
             if not fresh:
                 continue
             x = reordered(check.x, self.pattern.columns, self.problem.b_order, order.b_order)
@@ -371,13 +370,3 @@ def _entries(
                     phases_s=phases,
                 ),
             )
-
-
-@contextmanager
-def _phase(entry: Entry, name: str) -> Iterator[None]:
-    """Adds the seconds of a block to one of the entry's phases."""
-    began = time.perf_counter()
-    try:
-        yield
-    finally:
-        entry.phases_s[name] = entry.phases_s.get(name, 0.0) + time.perf_counter() - began

@@ -14,10 +14,11 @@ from typing import Any
 
 from sparserl.backends.backend import Binary
 from sparserl.judge.prepare import Packs, Prepared
-from sparserl.judge.reference import ValueSet
+from sparserl.judge.reference import Array, ValueSet
 from sparserl.judge.sandbox import Sandbox, WorkerError
 from sparserl.judge.trial import Stopped
 from sparserl.judge.worker import Check
+from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Problem, Verdict
 
 ROOM_BYTES = {"cuda": 24 << 30, "sim": 2 << 30}
@@ -51,6 +52,7 @@ class Desk:
         self._generation = -1
         self._structures: OrderedDict[LayoutLine, int] = OrderedDict()
         self._sets: set[str] = set()
+        self._baselines: dict[str, tuple[str, ...]] = {}
         self._loaded: dict[str, LayoutLine] = {}
         self._names = (f"program {i}" for i in itertools.count())
 
@@ -66,6 +68,7 @@ class Desk:
         self._structures.clear()
         self._loaded.clear()
         self._sets.clear()
+        self._baselines.clear()
 
     def handed(self, check: ValueSet) -> Check:
         """The set as the worker takes it: by name if it is used more than once."""
@@ -75,6 +78,13 @@ class Desk:
             self.call("put_set", key=check.key, values=check.values, x=check.x)
             self._sets.add(check.key)
         return check.key
+
+    def baselines(self, pattern: Pattern, order: Problem, values: Array, mark: str) -> tuple[str, ...]:
+        """The names of the library's variants in these memory orders, which multiply by these values; put there once."""
+        if mark not in self._baselines:
+            named = {"pattern": pattern, "problem": order, "values": values, "mark": mark}
+            self._baselines[mark] = self.call("put_baselines", self.sandbox.limit_s * 10, **named)
+        return self._baselines[mark]
 
     def holds(self, entry: Entry) -> bool:
         """Whether the worker still has this program."""

@@ -33,6 +33,7 @@ from sparserl.bench.packing import PackPool
 from sparserl.bench.reference import best_by_mode, problem_name
 from sparserl.errors import BackendError, SparseRLError
 from sparserl.judge.evaluate import Judge
+from sparserl.phases import phase
 from sparserl.program import parse
 from sparserl.recipes import Recipe
 from sparserl.records import Outcome, Problem, Verdict
@@ -121,6 +122,7 @@ def collect(cases: Sequence[TrainingCase], setup: Setup, budget_s: float = 1e9) 
                 return
             start = time.monotonic()
             line, entries, baseline = collector.done(task.case, ready)
+            line["phases_s"] = {name: round(took, 3) for name, took in collector.phases_s.items()}
             line["seconds"] = round(time.monotonic() - start, 2)
             sick = "fault" in line and not setup.machine.well()
             written.add({**line, "fatal": True} if sick else line, entries, baseline)
@@ -139,6 +141,8 @@ class _Collector:
 
     def __init__(self, setup: Setup) -> None:
         self._setup, self._pool = setup, setup.open_pool()
+        self.phases_s: dict[str, float] = {}
+        """where the time of the last case went"""
 
     def close(self) -> None:
         self._pool.__exit__(None, None, None)
@@ -149,6 +153,7 @@ class _Collector:
         """The case's line, its programs and its baseline; of a case that raises, the reason alone."""
         line: dict[str, Any] = {"case": case.name, "problem": problem_name(self._setup.problem), "split": case.split}
         line["source"] = case.source
+        self.phases_s = {}
         try:
             if isinstance(ready, Exception):
                 raise ready
@@ -170,12 +175,15 @@ class _Collector:
             return self._measured(ready)
 
     def _measured(self, ready: Ready) -> tuple[list[Entry], dict[str, float]]:
-        setup, plan = self._setup, self._setup.plan
-        explorer = Explorer(setup.machine.as_backend, self._pool, ready.pattern, setup.problem)
-        entries = self._timed(explorer, [Entry(recipe) for recipe in ready.chosen], plan.brief)
-        best = {recipe.text for recipe in fastest(entries, plan.retimed)}
-        self._timed(explorer, [e for e in entries if e.recipe.text in best], plan.longer)
-        baseline = baseline_us(setup.machine, explorer, ready.pattern, setup.problem, (plan.brief, plan.longer))
+        setup, plan, phases_s = self._setup, self._setup.plan, self.phases_s
+        with phase(phases_s, "recipes"):
+            explorer = Explorer(setup.machine.as_backend, self._pool, ready.pattern, setup.problem)
+            entries = self._timed(explorer, [Entry(recipe) for recipe in ready.chosen], plan.brief)
+        with phase(phases_s, "recipes again"):
+            best = {recipe.text for recipe in fastest(entries, plan.retimed)}
+            self._timed(explorer, [e for e in entries if e.recipe.text in best], plan.longer)
+        with phase(phases_s, "baseline"):
+            baseline = baseline_us(setup.machine, explorer, ready.pattern, setup.problem, (plan.brief, plan.longer))
         if setup.judge is not None and plan.variants:
             try:
                 entries += self._variants(explorer, ready, entries)
@@ -199,23 +207,31 @@ class _Collector:
 
     def _variants(self, explorer: Explorer, ready: Ready, entries: list[Entry]) -> list[Entry]:
         """Drawn, told apart by machine code, judged; the right ones timed."""
-        setup, plan = self._setup, self._setup.plan
+        plan = self._setup.plan
+        with phase(self.phases_s, "variants"):
+            known = {(_header(e.recipe.text), e.code) for e in entries if e.code}
+            drawn = self._new_code(ready, self._drawn(ready, entries), known)
+        with phase(self.phases_s, "judge"):
+            self._judged(ready, drawn)
+        right = [entry for entry in drawn if entry.verdict is Verdict.CORRECT]
+        with phase(self.phases_s, "variants timed"):
+            self._timed(explorer, right, plan.brief)
+            limit_us = {mode: plan.near * us for mode, us in explorer.best_us.items()}
+            near = [e for e in right if any(us <= limit_us[mode] for mode, us in e.times_us.items())]
+            self._timed(explorer, near, plan.longer)
+        return drawn
+
+    def _judged(self, ready: Ready, drawn: Sequence[Entry]) -> None:
+        """Each with its verdict; the explorer times them, like the recipes."""
+        setup = self._setup
         assert setup.judge is not None
-        known = {(_header(e.recipe.text), e.code) for e in entries if e.code}
-        drawn = self._new_code(ready, self._drawn(ready, entries), known)
-        case = setup.judge.open(ready.pattern, setup.problem, seed=plan.seed, pooled=True)
+        case = setup.judge.open(ready.pattern, setup.problem, seed=setup.plan.seed, pooled=True)
         try:
-            outcomes = case.judge([e.recipe.text for e in drawn], modes=())  # timed below, like the recipes
+            outcomes = case.judge([e.recipe.text for e in drawn], modes=())
         finally:
             case.close()
         for entry, outcome in zip(drawn, outcomes, strict=True):
             _settle(entry, outcome)
-        right = [entry for entry in drawn if entry.verdict is Verdict.CORRECT]
-        self._timed(explorer, right, plan.brief)
-        limit_us = {mode: plan.near * us for mode, us in explorer.best_us.items()}
-        near = [e for e in right if any(us <= limit_us[mode] for mode, us in e.times_us.items())]
-        self._timed(explorer, near, plan.longer)
-        return drawn
 
     def _drawn(self, ready: Ready, entries: Sequence[Entry]) -> list[Entry]:
         """Variants of the fastest recipes and of some others; none of them withheld or written already."""

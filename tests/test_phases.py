@@ -1,0 +1,20 @@
+"""Seconds by phase."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from sparserl.phases import phase
+
+
+def test_a_phase_adds_up_and_counts_what_raises():
+    seconds: dict[str, float] = {}
+    with phase(seconds, "work"):
+        time.sleep(0.01)
+    first = seconds["work"]
+    with pytest.raises(KeyError), phase(seconds, "work"):
+        time.sleep(0.01)
+        raise KeyError
+    assert first >= 0.01 and seconds["work"] >= first + 0.01
