@@ -80,7 +80,7 @@ class Desk:
         return check.key
 
     def baselines(self, pattern: Pattern, order: Problem, values: Array, mark: str) -> tuple[str, ...]:
-        """The names of the library's variants in these memory orders, which multiply by these values; put there once."""
+        """The names of the library's variants in these orders, which multiply by these values; put there once."""
         if mark not in self._baselines:
             named = {"pattern": pattern, "problem": order, "values": values, "mark": mark}
             self._baselines[mark] = self.call("put_baselines", self.sandbox.limit_s * 10, **named)
