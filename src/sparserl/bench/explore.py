@@ -50,7 +50,7 @@ HOST_US = 300.0
 """what the host's clock may add to a run: launch, synchronisation, a module that is loaded lazily"""
 PERIOD = 1_000_003
 """numbers after which those of A and x repeat: a prime, so that no row or column meets itself"""
-TOGETHER, HELD_BYTES = 12, 4 << 30
+TOGETHER, HELD_BYTES = 24, 4 << 30
 """programs that are timed together, and what their layouts may take on the device"""
 LOOKED_AT = 1_000_000
 """numbers of y that are read back for a look at the result, from its beginning"""

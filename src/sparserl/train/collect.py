@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from sparserl.bench.archive import sha
-from sparserl.bench.explore import BRIEF, Effort, Explorer, Measured
+from sparserl.bench.explore import Effort, Explorer, Measured
 from sparserl.bench.machine import Machine
 from sparserl.bench.packing import PackPool
 from sparserl.bench.reference import best_by_mode, problem_name
@@ -61,7 +61,8 @@ VariantMaker = Callable[[str, Problem, random.Random, int], Sequence[Variant]]
 NUMBERS = Numbers()
 FAULTS_IN_A_ROW = 5
 """cases that fail one after the other before the run gives up: the fault is hardly theirs"""
-LONGER = Effort(rounds=3, graph_ms=0.3, far_behind=1e9)
+BRIEF, LONGER = Effort(rounds=2), Effort(rounds=3, graph_ms=0.3, far_behind=1e9)
+"""for all, and for those that the policy will learn from most"""
 
 
 @dataclass(frozen=True)
