@@ -11,8 +11,10 @@ import pytest
 from sparserl import recipes
 from sparserl.backends.backend import Device
 from sparserl.judge import timing
+from sparserl.judge.case import Case
 from sparserl.judge.evaluate import Judge
 from sparserl.judge.plain import NAME, plain
+from sparserl.judge.sandbox import WorkerError
 from sparserl.matrix import Pattern
 from sparserl.records import Order, Outcome, Problem, Timing, Verdict
 
@@ -129,6 +131,49 @@ def test_outcomes_come_in_order_and_are_told_one_by_one(judge: Judge) -> None:
     assert [outcome.verdict for outcome in outcomes] == expected
     assert [told[i] for i in range(len(texts))] == expected
     assert all(outcome.reason for outcome in outcomes if not outcome.correct)
+
+
+def as_on_a_gpu(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Programs are timed some at a time."""
+    monkeypatch.setattr(case, "_modelled", False)
+    monkeypatch.setattr("sparserl.judge.case.TOGETHER", 3)
+
+
+def some_texts() -> list[str]:
+    good, nonsense = plain(Problem()), "nonsense"
+    wrong = good.replace("sum +=", "sum -=")
+    assert wrong != good
+    return [good, wrong, nonsense, WAITING, good, WAITING]
+
+
+def test_programs_timed_together_get_the_verdicts_they_get_alone(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    pattern, told = pattern_of(60, 50), []
+    alone = judge.open(pattern, Problem(), seed=1).judge(some_texts())
+    case = judge.open(pattern, Problem(), seed=1)
+    as_on_a_gpu(case, monkeypatch)
+    timed = []
+    time_some = case._time
+    monkeypatch.setattr(case, "_time", lambda entries, *rest: timed.append(len(entries)) or time_some(entries, *rest))
+    together = case.judge(some_texts(), on_outcome=lambda index, outcome: told.append(index))
+    assert [o.verdict for o in together] == [o.verdict for o in alone]
+    assert {Verdict.CORRECT, Verdict.WRONG, Verdict.UNREADABLE} == {o.verdict for o in together}
+    assert sorted(told) == list(range(6)) and timed == [2, 2]
+    assert all(o.timings["chain"].median_us > 0 and o.phases_s["time"] > 0 for o in together if o.correct)
+
+
+def test_where_timing_together_fails_each_is_judged_alone(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = judge.open(pattern_of(60, 50), Problem(), seed=1)
+    as_on_a_gpu(case, monkeypatch)
+    time_some = case._time
+
+    def refusing(entries, *rest):
+        if len(entries) > 1:
+            raise WorkerError("it hangs in company")
+        return time_some(entries, *rest)
+
+    monkeypatch.setattr(case, "_time", refusing)
+    verdicts = [o.verdict.name for o in case.judge(some_texts())]
+    assert verdicts == ["CORRECT", "WRONG", "UNREADABLE", "CORRECT", "CORRECT", "CORRECT"]
 
 
 def test_a_pool_of_checks_gives_the_same_verdicts(judge: Judge) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import numpy as np
 
@@ -30,6 +31,9 @@ from sparserl.phases import phase
 from sparserl.records import Mode, Order, Outcome, Problem, Timing, Verdict
 
 log = logging.getLogger(__name__)
+
+TOGETHER = 8
+"""programs that a GPU times in one go: where several processes share it, each timing waits until the others are out"""
 
 Watcher = Callable[[int, Outcome], None]
 Timings = dict[str, Timing]
@@ -84,7 +88,7 @@ class Case:
     ) -> list[Outcome]:
         """Verify every program and time it briefly, or, without modes, verify it alone.
 
-        `on_outcome` is told each index and Outcome as it is known.
+        `on_outcome` is told each index and Outcome as it is known: on a GPU some at a time.
         """
         outcomes: dict[int, Outcome] = {}
 
@@ -94,8 +98,9 @@ class Case:
                 on_outcome(index, outcome)
 
         clocking = _Clocking(tuple(modes), rounds, graph_ms)
-        for index, entry in self._compiled(list(texts), known):
-            known(index, self._judged(entry, clocking))
+        compiled = self._compiled(list(texts), known)
+        while some := dict(islice(compiled, 1 if self._modelled or not modes else TOGETHER)):
+            self._judge_some(some, clocking, known)
         return [outcomes[i] for i in range(len(texts))]
 
     def baselines(self, every_order: bool = False) -> tuple[str, ...]:
@@ -176,6 +181,32 @@ class Case:
         return out
 
     # ---- the verdict
+
+    def _judge_some(self, entries: dict[int, Entry], clocking: _Clocking, known: Watcher) -> None:
+        """Verify each and time those that are right side by side; if that fails, one by one: whose fault is it?"""
+        if len(entries) > 1:
+            entries = {index: entry for index, entry in entries.items() if self._passes(index, entry, known)}
+        timed: dict[str, Timings] = {}
+        took: dict[str, float] = {}
+        if len(entries) > 1:
+            with suppress(WorkerError, Stopped, BackendError), phase(took, "time"):
+                timed = self._time({str(index): entry for index, entry in entries.items()}, (), clocking)
+        for index, entry in entries.items():
+            if timed:
+                entry.phases_s["time"] = took["time"] / len(entries)
+                known(index, self._settled(entry, timed[str(index)]))
+            else:
+                known(index, self._judged(entry, clocking))
+
+    def _passes(self, index: int, entry: Entry, known: Watcher) -> bool:
+        """Whether it is right; otherwise its verdict is told."""
+        try:
+            self._verify(entry)
+        except Stopped as stopped:
+            known(index, self._stopped(entry, stopped))
+            self._desk.unload(entry)
+            return False
+        return True
 
     def _judged(self, entry: Entry, clocking: _Clocking) -> Outcome:
         """Load, verify, time, verify again."""
