@@ -16,6 +16,7 @@ from sparserl.policy.checkpoint import save_policy
 from sparserl.policy.model import make_policy
 from sparserl.policy.writer import stored_settings
 from sparserl.records import Problem
+from sparserl.store import read_jsonl
 from sparserl.train import commands_eval
 from sparserl.train.assess import Loaded, Sample
 from sparserl.train.assess_policy import Drawing, PolicyWriter
@@ -97,6 +98,21 @@ def test_the_command_writes_records_and_page_and_takes_them_up_again(
     again = CliRunner().invoke(app, words, catch_exceptions=False)
     assert again.output == first.output[first.output.index("nano: 1 matrices") :]
     assert "above 400 nonzeros were left out" in (out / "index.html").read_text()
+
+
+def test_several_processes_measure_what_one_has_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splits, "cases", lambda split: CASES)
+    given = {"policy": ["recipes"], "split": "dev", "out": tmp_path, "device": "sim", "samples": 2}
+    commands_eval.evaluate(**given, choose_only=True)
+    assert not (tmp_path / "measured.jsonl").exists()
+    for share in ("0/2", "1/2"):
+        commands_eval.evaluate(**given, share=share)
+        assert not (tmp_path / "index.html").exists()
+    assert [record["case"] for record in read_jsonl(tmp_path / "measured.jsonl")] == ["one", "two"]
+    commands_eval.evaluate(**given)
+    assert len(read_jsonl(tmp_path / "measured.jsonl")) == 2 and (tmp_path / "index.html").exists()
+    with pytest.raises(SparseRLError, match="--choose-only"):
+        commands_eval.evaluate(**given, share="0/2", choose_only=True)
 
 
 def test_a_test_split_takes_no_temperature(tmp_path: Path) -> None:

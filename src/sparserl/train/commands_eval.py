@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -49,11 +50,15 @@ def evaluate(
     most_nonzeros: Annotated[int, typer.Option(help="leave larger matrices out; 0: none")] = 0,
     minutes: Annotated[float, typer.Option(help="stop after so long, between matrices; call again to go on")] = 0.0,
     choose_only: Annotated[bool, typer.Option(help="only make the controls' choices and write the samples")] = False,
+    share: Annotated[
+        str, typer.Option(help="I/N: only measure what is written, every N-th matrix from the I-th, for N processes")
+    ] = "0/1",
     report_only: Annotated[bool, typer.Option(help="only make the page again, from the records")] = False,
 ) -> None:
     """Sample programs for every matrix of a split, judge them, and report @1, @k, correctness and intervals."""
     from sparserl import splits
     from sparserl.errors import SparseRLError
+    from sparserl.shares import share_of
     from sparserl.train.assess import AssessConfig, Run
     from sparserl.train.assess_writers import Sources
     from sparserl.tune import make_problem
@@ -71,28 +76,38 @@ def evaluate(
     run = Run(out, config, matrices)
     sources = Sources(collection, reference, device, withheld, mask, temperature)
     cases = run.kept(splits.cases(split))  # type: ignore[arg-type]  # checked above
+    which, shares = share_of(share)
+    if shares > 1 and (choose_only or report_only):
+        raise SparseRLError("A --share measures: --choose-only and --report-only are for a process of their own.")
     if not report_only:
         run.claim()
-        for line in _run(run, cases, policy, sources, None if choose_only else minutes):
-            typer.echo(line)
-    if not choose_only:
+        if shares == 1:
+            for line in _write(run, cases, policy, sources):
+                typer.echo(line)
+        if not choose_only:
+            for line in _measure(run, cases[which::shares], device, shares, minutes):
+                typer.echo(line)
+    if not choose_only and shares == 1:
         typer.echo(show(out, reference))
 
 
-def _run(
-    run: Run, cases: Sequence[Case], names: Sequence[str], sources: Sources, minutes: float | None
-) -> Iterator[str]:
-    """Write, then measure unless `minutes` is None."""
-    from sparserl.judge.evaluate import Judge
-    from sparserl.train.assess import measure, write
+def _write(run: Run, cases: Sequence[Case], names: Sequence[str], sources: Sources) -> Iterator[str]:
+    from sparserl.train.assess import write
     from sparserl.train.assess_writers import writers
 
     for name in names:
         for writer in writers(run, cases, name, sources):
             yield from write(run, cases, writer)
-    if minutes is not None:
-        with Judge(sources.device) as judge:  # type: ignore[arg-type]  # checked by the command
-            yield from measure(run, cases, judge, 60 * minutes or 1e9)
+
+
+def _measure(run: Run, cases: Sequence[Case], device: str, shares: int, minutes: float) -> Iterator[str]:
+    """What was written; of `shares` processes each has its part of the cores to compile with."""
+    from sparserl.judge.evaluate import Judge
+    from sparserl.train.assess import measure
+
+    compilers = max(1, (os.cpu_count() or 1) // shares)
+    with Judge(device, compilers) as judge:  # type: ignore[arg-type]  # checked by the command
+        yield from measure(run, cases, judge, 60 * minutes or 1e9)
 
 
 def show(out: Path, reference: Path | None) -> str:
