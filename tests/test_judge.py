@@ -286,7 +286,7 @@ def test_an_unknown_device_names_the_choices() -> None:
 
 
 def test_a_dense_matrix_is_the_same_in_either_memory_order() -> None:
-    from sparserl.judge.case import reordered
+    from sparserl.judge.reference import reordered
 
     matrix = np.arange(12).reshape(4, 3)
     by_column = matrix.T.ravel()

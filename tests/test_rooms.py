@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "src" / "sparserl"
 
 # The floor of every module or folder of the package. A module imports from its own floor or from one below.
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(("errors", "records", "values", "version", "store", "lifetime", "shares"), 0),
+    **dict.fromkeys(("errors", "records", "values", "version", "store", "lifetime", "shares", "phases"), 0),
     **dict.fromkeys(("matrix", "reading", "suitesparse", "features", "families", "value_order"), 1),
     **dict.fromkeys(("evaluation", "splits"), 1),
     "layouts": 2,

@@ -22,7 +22,7 @@ from sparserl.bench.peers import OPERATOR, Reading, Subject, faults
 from sparserl.engine import make_engine
 from sparserl.errors import SparseRLError
 from sparserl.judge import timing
-from sparserl.judge.case import reordered
+from sparserl.judge.reference import reordered
 from sparserl.matrix import Array
 from sparserl.records import Mode, Problem, Timing
 from sparserl.values import STORAGE

@@ -13,15 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 
-import numpy as np
-
 from sparserl.backends.backend import Binary
 from sparserl.errors import BackendError
 from sparserl.judge import plain, timing
 from sparserl.judge.compiling import Compiled, Compiler
 from sparserl.judge.desk import Desk, Entry
 from sparserl.judge.prepare import Packs, Prepared, prepare
-from sparserl.judge.reference import Reference
+from sparserl.judge.reference import Reference, reordered
 from sparserl.judge.sandbox import Sandbox, WorkerError
 from sparserl.judge.trial import Stopped, Trial, part_of
 from sparserl.judge.twin import Twins
@@ -374,14 +372,6 @@ class Case:
                 else:
                     self._right.append(name)
         return tuple(self._right)
-
-
-def reordered(flat: np.ndarray, rows: int, have: Order, want: Order) -> np.ndarray:
-    """A dense matrix of so many rows, as it lies in memory, in the other order."""
-    if have == want or not rows:
-        return flat
-    matrix = flat.reshape(rows, -1) if have == "row" else flat.reshape(-1, rows)
-    return np.ascontiguousarray(matrix.T).ravel()
 
 
 def _entries(

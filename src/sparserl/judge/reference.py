@@ -27,7 +27,7 @@ import numpy as np
 from sparserl.judge.product import Product
 from sparserl.judge.tolerance import limits
 from sparserl.matrix import Pattern
-from sparserl.records import DType, Problem
+from sparserl.records import DType, Order, Problem
 from sparserl.values import EPSILON, STORAGE, store, timed_numbers, widen
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -278,6 +278,14 @@ class Reference:
 def as_rows(flat: Array, rows: int, n: int, order: str) -> Array:
     """A dense operand in memory order, seen as (rows, n)."""
     return np.ascontiguousarray(flat.reshape(rows, n) if order == "row" else flat.reshape(n, rows).T)
+
+
+def reordered(flat: Array, rows: int, have: Order, want: Order) -> Array:
+    """A dense matrix of so many rows, as it lies in memory, in the other order."""
+    if have == want or not rows:
+        return flat
+    matrix = flat.reshape(rows, -1) if have == "row" else flat.reshape(-1, rows)
+    return np.ascontiguousarray(matrix.T).ravel()
 
 
 def _flipped(stored: Array, dtype: DType) -> Array:

@@ -20,7 +20,8 @@ def fetch(array: str, load: str) -> str:
 def row_loop(*, lanes: int | str, early: int, unroll: int, load: str, based: bool, pdl: bool) -> str:
     """The inner product of one row over `lanes` lanes, a number or the name of one.
 
-    `first`, `end` and `sum` are declared, x is not yet safe.
+    `first`, `end` and `sum` are declared, x is not yet safe. `unroll` 1 leaves it to the compiler, which takes 4; 0
+    forbids it: short rows never reach the unrolled part and only pay for the registers.
     """
     step = times("k", lanes) if isinstance(lanes, int) else f"k * {lanes}"
     skipped = early * lanes if isinstance(lanes, int) else f"{early} * {lanes}"
@@ -40,7 +41,7 @@ def row_loop(*, lanes: int | str, early: int, unroll: int, load: str, based: boo
         {when(early > 0, "#pragma unroll")}
         {when(early > 0, f"for (int k = 0; k < {early}; ++k)")}
         {when(early > 0, f"    if (first + {step} < end) sum += v[k] * x[{column.replace('c', 'c[k]')}];")}
-        {when(unroll > 1, f"#pragma unroll {unroll}")}
+        {when(unroll != 1, f"#pragma unroll {max(1, unroll)}")}
         for (int j = {start}; j < end; j += {lanes}) sum += {entry};
     """
 
@@ -180,7 +181,7 @@ def space(problem: Problem) -> Iterator[Recipe]:
                         )  # fmt: skip
         for threads in (128, 256):
             for index in ("int32", "int16"):
-                for early, unroll in ((0, 4), (2, 1)):
+                for early, unroll in ((0, 4), (0, 0), (2, 1)):
                     yield by_lanes(
                         problem, lanes=lanes, threads=threads, early=early, unroll=unroll,
                         load="stream", index=index, pdl=False,

@@ -13,11 +13,10 @@ Not covered: a baseline of several processes. Each process measures its own, so 
 from __future__ import annotations
 
 import os
-import time
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,6 +29,7 @@ from sparserl.judge.evaluate import Case, Judge
 from sparserl.judge.reference import Reference
 from sparserl.lifetime import leave_with
 from sparserl.matrix import Pattern
+from sparserl.phases import phase
 from sparserl.records import MODES, Mode, Outcome, Verdict
 from sparserl.store import content_key
 from sparserl.train.cases import from_source
@@ -166,8 +166,8 @@ class GroupJudge:
             right = job.baseline
             for outcome in self._outcomes(job, held, told):
                 right |= outcome.correct
-                for phase, seconds in outcome.phases_s.items():
-                    self._add(phase, seconds)
+                for name, seconds in outcome.phases_s.items():
+                    self._add(name, seconds)
             return dict(self._baseline(job.prompt, held).times_us) if right else {}
 
     def race(self, job: Job) -> dict[str, Judged]:
@@ -269,13 +269,8 @@ class GroupJudge:
 
     # ---- where the time goes
 
-    @contextmanager
-    def _phase(self, name: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._add(name, time.perf_counter() - began)
+    def _phase(self, name: str) -> AbstractContextManager[None]:
+        return phase(self.seconds, name)
 
     def _add(self, name: str, seconds: float) -> None:
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
