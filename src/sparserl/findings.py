@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sparserl import phases
 from sparserl.records import Outcome, Timing, Verdict
 
 
@@ -53,8 +54,7 @@ class Candidate:
         self.registers = outcome.registers or self.registers
         self.sectors = outcome.sectors or self.sectors
         self.packed_bytes = outcome.packed_bytes or self.packed_bytes
-        for phase, seconds in outcome.phases_s.items():
-            self.phases_s[phase] = self.phases_s.get(phase, 0.0) + seconds
+        phases.add(self.phases_s, outcome.phases_s)
         timing = outcome.timings.get(mode)
         if timing is None or not outcome.correct:
             self.time_us = None if not outcome.correct else self.time_us

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 
@@ -14,4 +14,10 @@ def phase(seconds: dict[str, float], name: str) -> Iterator[None]:
     try:
         yield
     finally:
-        seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - began
+        add(seconds, {name: time.perf_counter() - began})
+
+
+def add(seconds: dict[str, float], more: Mapping[str, float]) -> None:
+    """Phases of another account, added to those of the same name."""
+    for name, took in more.items():
+        seconds[name] = seconds.get(name, 0.0) + took

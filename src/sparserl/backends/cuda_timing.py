@@ -74,8 +74,8 @@ class Bench:
             )
         with self.among():
             between, bodies = self._ready(launches, plan)
-        alike = (plan.repetitions,) * len(bodies)
-        self.repetitions = counts = alike if plan.repetitions else self._repetitions(bodies, plan)
+        counts = (plan.repetitions,) * len(bodies) if plan.repetitions else self._fitting(bodies, plan)
+        self.repetitions = counts
         if between is None:
             return self._rounds(bodies, counts, plan.rounds)
         known_us = self._between_us.get(plan) if plan.rounds <= BRIEF_ROUNDS else None
@@ -181,7 +181,7 @@ class Bench:
             if swap:
                 x, y = y, x
 
-    def _repetitions(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan) -> tuple[int, ...]:
+    def _fitting(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan) -> tuple[int, ...]:
         """Enough for the fastest side to fill `graph_ms`, and the same for all that are not far behind."""
         rounds = self._rounds(bodies, (ESTIMATE,) * len(bodies), 2)  # all in one turn
         most = MOST_COLD if plan.mode == "cold" else MOST

@@ -12,6 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TypeVar
 
 from sparserl.backends.backend import Binary
 from sparserl.errors import BackendError
@@ -36,6 +37,8 @@ TOGETHER = 8
 Watcher = Callable[[int, Outcome], None]
 Timings = dict[str, Timing]
 """by mode"""
+Key = TypeVar("Key", int, str)
+"""of a program: its place among the texts, or its name"""
 
 
 class Race(dict[str, Timings]):
@@ -139,7 +142,7 @@ class Case:
         names, library = list(named), [name for name in baselines if name != plain.NAME]
         refused: Watcher = lambda index, outcome: race.outcomes.update({names[index]: outcome})  # noqa: E731
         entries = {names[index]: entry for index, entry in self._compiled(list(named.values()), refused)}
-        self._verify_all(entries, race)
+        self._verify_all(entries, race.outcomes.__setitem__)
         readings = self._time_together(entries, library, _Clocking(tuple(modes), rounds, graph_ms), race)
         for name, timings in readings.items():
             if name in entries:
@@ -182,11 +185,10 @@ class Case:
 
     def _judge_some(self, entries: dict[int, Entry], clocking: _Clocking, known: Watcher) -> None:
         """Verify each and time those that are right side by side; if that fails, one by one: whose fault is it?"""
-        if len(entries) > 1:
-            entries = {index: entry for index, entry in entries.items() if self._passes(index, entry, known)}
         timed: dict[str, Timings] = {}
         took: dict[str, float] = {}
         if len(entries) > 1:
+            self._verify_all(entries, known)
             with suppress(WorkerError, Stopped, BackendError), phase(took, "time"):
                 timed = self._time({str(index): entry for index, entry in entries.items()}, (), clocking)
         for index, entry in entries.items():
@@ -195,16 +197,6 @@ class Case:
                 known(index, self._settled(entry, timed[str(index)]))
             else:
                 known(index, self._judged(entry, clocking))
-
-    def _passes(self, index: int, entry: Entry, known: Watcher) -> bool:
-        """Whether it is right; otherwise its verdict is told."""
-        try:
-            self._verify(entry)
-        except Stopped as stopped:
-            known(index, self._stopped(entry, stopped))
-            self._desk.unload(entry)
-            return False
-        return True
 
     def _judged(self, entry: Entry, clocking: _Clocking) -> Outcome:
         """Load, verify, time, verify again."""
@@ -242,14 +234,14 @@ class Case:
         finally:
             self._desk.drop_beside()
 
-    def _verify_all(self, entries: dict[str, Entry], race: Race) -> None:
-        """Verify each; those that fail leave the race."""
-        for name, entry in list(entries.items()):
+    def _verify_all(self, entries: dict[Key, Entry], told: Callable[[Key, Outcome], None]) -> None:
+        """Verify each; those that fail leave, and their verdict is told."""
+        for key, entry in list(entries.items()):
             try:
                 self._verify(entry)
             except Stopped as stopped:
-                race.outcomes[name] = self._stopped(entry, stopped)
-                del entries[name]
+                told(key, self._stopped(entry, stopped))
+                self._desk.unload(entries.pop(key))
             if self._modelled:
                 self._desk.unload(entry)
 
@@ -300,7 +292,7 @@ class Case:
         try:
             return self._time(entries, library, clocking)
         except (WorkerError, Stopped):
-            self._verify_all(entries, race)
+            self._verify_all(entries, race.outcomes.__setitem__)
         try:
             return self._time(entries, library, clocking)
         except (WorkerError, Stopped) as error:

@@ -16,12 +16,13 @@ import os
 import traceback
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Literal
 
+from sparserl import phases
 from sparserl.errors import BackendError, SparseRLError
 from sparserl.judge import plain
 from sparserl.judge.case import Race
@@ -161,18 +162,17 @@ class GroupJudge:
 
     def group(self, job: Job, told: Told) -> dict[str, float]:
         """Judge the texts of a job; returns the baseline by mode, empty where nothing needs one."""
-        with self._phase("group"):
+        with phase(self.seconds, "group"):
             held = self._held(job.prompt)
             right = job.baseline
             for outcome in self._outcomes(job, held, told):
                 right |= outcome.correct
-                for name, seconds in outcome.phases_s.items():
-                    self._add(name, seconds)
+                phases.add(self.seconds, outcome.phases_s)
             return dict(self._baseline(job.prompt, held).times_us) if right else {}
 
     def race(self, job: Job) -> dict[str, Judged]:
         """The texts, the incumbent and the baseline side by side, longer; by text."""
-        with self._phase("group"), self._phase("retime"):
+        with phase(self.seconds, "group"), phase(self.seconds, "retime"):
             held = self._held(job.prompt)
             texts = list(dict.fromkeys([*job.texts.values(), *([job.incumbent] if job.incumbent else [])]))
             names = self._baseline(job.prompt, held).names
@@ -191,7 +191,7 @@ class GroupJudge:
         """The prompt's matrix, made or at hand; older ones go while there are too many."""
         key = prompt_key(prompt)
         if key not in self._open:
-            with self._phase("matrix"):
+            with phase(self.seconds, "matrix"):
                 folder = Path(self.config.folder) if self.config.folder else None
                 pattern = from_source(prompt.case, prompt.source).load(folder)
                 self._open[key] = _Open(pattern, pattern.nonzeros * prompt.problem.columns)
@@ -231,7 +231,7 @@ class GroupJudge:
         """Measured once a prompt by this process: every variant briefly, the fastest of each mode longer."""
         key = prompt_key(prompt)
         if key not in self._baselines:
-            with self._phase("baseline"), self._case(prompt, held) as case:
+            with phase(self.seconds, "baseline"), self._case(prompt, held) as case:
                 names: Sequence[str] = case.baselines(every_order=True) or (plain.NAME,)
                 if self.config.device == "cuda":
                     brief = case.race({}, names, self.config.modes, self.config.rounds, self.config.graph_ms)
@@ -266,14 +266,6 @@ class GroupJudge:
             sectors=outcome.sectors,
             source="gpu" if self.config.device == "cuda" else "modelled",
         )
-
-    # ---- where the time goes
-
-    def _phase(self, name: str) -> AbstractContextManager[None]:
-        return phase(self.seconds, name)
-
-    def _add(self, name: str, seconds: float) -> None:
-        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
 
 @contextmanager
