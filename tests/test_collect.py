@@ -133,6 +133,7 @@ def test_records_have_all_that_training_needs(judged: tuple[Path, Maker]) -> Non
     assert "rows index=int32" in line["admitted"]
     assert {"recipes", "baseline", "judge"} <= line["phases_s"].keys()
     assert 0 < sum(line["phases_s"].values()) <= line["seconds"] + 0.02
+    assert {"pack", "compile", "verify"} <= line["parts_s"].keys()
 
 
 def test_the_shortlist_never_holds_a_withheld_recipe_and_has_every_allowed_family() -> None:

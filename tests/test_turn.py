@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
@@ -197,3 +198,19 @@ def test_a_gpu_that_never_gets_free_is_not_blamed_on_the_program(monkeypatch: py
     channel.send(theirs, ("waiting", None))
     with pytest.raises(BackendError, match="not free within"):
         _reply(worker_behind(ours), 5.0)
+
+
+def test_a_turn_says_how_long_it_waited_and_was_alone(tmp_path: Path) -> None:
+    timing, other = Turn(GPU, tmp_path), Turn(GPU, tmp_path)
+    with timing.exclusive():
+        waiting = threading.Thread(target=lambda: _pass_through(other))
+        waiting.start()
+        time.sleep(0.3)
+    waiting.join()
+    assert 0.1 < other.phases_s["waiting"] < 20 and "alone" not in other.phases_s
+    assert 0.3 <= timing.phases_s["alone"] < 20 and "waiting" not in timing.phases_s
+
+
+def _pass_through(turn: Turn) -> None:
+    with turn.shared():
+        pass

@@ -7,9 +7,9 @@ ProgramError.
 
 from __future__ import annotations
 
+import functools
 import re
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from sparserl.errors import ProgramError
 
@@ -30,8 +30,7 @@ _TOKEN = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """One token, with the line of the text it begins on (from 1)."""
 
     kind: Kind
@@ -41,21 +40,28 @@ class Token:
 
 def tokens(text: str, first_line: int = 1) -> list[Token]:
     """The tokens of `text` without spaces and comments."""
+    return list(_tokens(text, first_line))
+
+
+@functools.lru_cache(maxsize=256)  # a program is cut for its signature, for the screen and for every change of it
+def _tokens(text: str, first_line: int) -> tuple[Token, ...]:
     found: list[Token] = []
     at, line = 0, first_line
     while at < len(text):
         match = _TOKEN.match(text, at)
-        if match is None or match.lastgroup is None or (text.startswith("/*", at) and match.lastgroup == "punct"):
+        kind = match.lastgroup if match else None
+        if match is None or kind is None or (kind == "punct" and text.startswith("/*", at)):
             snippet = text[at : at + 20].partition("\n")[0]
             raise ProgramError(
                 f"Line {line} of the program can't be cut into tokens at {snippet!r}: close the comment or "
                 "remove the character."
             )
-        if match.lastgroup not in ("space", "comment"):
-            found.append(Token(match.lastgroup, match.group(), line))  # type: ignore[arg-type]
-        line += match.group().count("\n")
+        if kind not in ("space", "comment"):
+            found.append(Token(kind, match.group(), line))  # type: ignore[arg-type]
+        if kind not in ("name", "number", "punct", "directive"):
+            line += match.group().count("\n")
         at = match.end()
-    return found
+    return tuple(found)
 
 
 def check_brackets(found: list[Token]) -> None:

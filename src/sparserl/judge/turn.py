@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sparserl.backends.cuda_timing import Bench
 from sparserl.errors import SparseRLError
+from sparserl.phases import phase
 
 try:
     import fcntl
@@ -48,6 +49,8 @@ class Turn:
         """`gpu` names it on this machine; '' is a machine that nobody shares. `tell` hears 'waiting' and 'began'."""
         self._tell = tell or (lambda _: None)
         self._gate = self._main = -1
+        self.phases_s: dict[str, float] = {}
+        """waited for turns, and alone on the GPU"""
         if not gpu or fcntl is None:
             return
         name = "sparserl-gpu-" + "".join(c if c.isalnum() else "-" for c in gpu)
@@ -66,7 +69,7 @@ class Turn:
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Alone on the GPU."""
-        with self._held(exclusive=True):
+        with self._held(exclusive=True), phase(self.phases_s, "alone"):
             yield
 
     @contextmanager
@@ -88,8 +91,9 @@ class Turn:
         if _try(self._gate, fcntl.LOCK_EX) and _try(self._main, kind):
             return
         self._tell("waiting")
-        fcntl.flock(self._gate, fcntl.LOCK_EX)  # it may be ours already: asking once more does no harm
-        fcntl.flock(self._main, kind)
+        with phase(self.phases_s, "waiting"):
+            fcntl.flock(self._gate, fcntl.LOCK_EX)  # it may be ours already: asking once more does no harm
+            fcntl.flock(self._main, kind)
         self._tell("began")
 
 

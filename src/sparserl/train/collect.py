@@ -33,10 +33,10 @@ from sparserl.bench.packing import PackPool
 from sparserl.bench.reference import best_by_mode, problem_name
 from sparserl.errors import BackendError, SparseRLError
 from sparserl.judge.evaluate import Judge
-from sparserl.phases import phase
+from sparserl.phases import add, phase
 from sparserl.program import parse
 from sparserl.recipes import Recipe
-from sparserl.records import Outcome, Problem, Verdict
+from sparserl.records import Problem, Verdict
 from sparserl.train.baseline import baseline_us
 from sparserl.train.cases import TrainingCase
 from sparserl.train.entries import Entry, Written, headline
@@ -123,7 +123,7 @@ def collect(cases: Sequence[TrainingCase], setup: Setup, budget_s: float = 1e9) 
                 return
             start = time.monotonic()
             line, entries, baseline = collector.done(task.case, ready)
-            line["phases_s"] = {name: round(took, 3) for name, took in collector.phases_s.items()}
+            line["phases_s"], line["parts_s"] = _rounded(collector.phases_s), _rounded(collector.parts_s)
             line["seconds"] = round(time.monotonic() - start, 2)
             sick = "fault" in line and not setup.machine.well()
             written.add({**line, "fatal": True} if sick else line, entries, baseline)
@@ -144,6 +144,8 @@ class _Collector:
         self._setup, self._pool = setup, setup.open_pool()
         self.phases_s: dict[str, float] = {}
         """where the time of the last case went"""
+        self.parts_s: dict[str, float] = {}
+        """and within: this process alone on the GPU or waiting for it, the judge packing, compiling, verifying"""
 
     def close(self) -> None:
         self._pool.__exit__(None, None, None)
@@ -154,7 +156,8 @@ class _Collector:
         """The case's line, its programs and its baseline; of a case that raises, the reason alone."""
         line: dict[str, Any] = {"case": case.name, "problem": problem_name(self._setup.problem), "split": case.split}
         line["source"] = case.source
-        self.phases_s = {}
+        self.phases_s, self.parts_s = {}, {}
+        self._setup.machine.turn.phases_s = self.parts_s  # what turns take is added to the same account
         try:
             if isinstance(ready, Exception):
                 raise ready
@@ -232,7 +235,8 @@ class _Collector:
         finally:
             case.close()
         for entry, outcome in zip(drawn, outcomes, strict=True):
-            _settle(entry, outcome)
+            entry.verdict, entry.reason = outcome.verdict, outcome.reason[:200]
+            add(self.parts_s, outcome.phases_s)
 
     def _drawn(self, ready: Ready, entries: Sequence[Entry]) -> list[Entry]:
         """Variants of the fastest recipes and of some others; none of them withheld or written already."""
@@ -298,8 +302,8 @@ def _entry(parent: Recipe, variant: Variant) -> Entry:
     return Entry(recipe, "variant", parents=parents, mutations=tuple(variant.mutations))
 
 
-def _settle(entry: Entry, outcome: Outcome) -> None:
-    entry.verdict, entry.reason = outcome.verdict, outcome.reason[:200]
+def _rounded(seconds: dict[str, float]) -> dict[str, float]:
+    return {name: round(took, 3) for name, took in seconds.items()}
 
 
 def _verdict(measured: Measured) -> Verdict:
