@@ -20,5 +20,5 @@ def test_a_side_far_behind_has_fewer_and_its_graph_is_no_shorter(behind: float, 
 
 def test_numbers_stay_in_their_limits():
     assert repetitions([0.2], graph_ms=2.0, most=4000) == (4000,)
-    assert repetitions([9000.0, 1e6], graph_ms=2.0, most=4000) == (FEWEST, FEWEST)
+    assert repetitions([9000.0, 20_000.0, 1e6], graph_ms=2.0, most=4000) == (FEWEST, FEWEST, 1)
     assert repetitions([], graph_ms=2.0, most=4000) == ()

@@ -37,13 +37,14 @@ Launch = Callable[[int, int, int], None]
 Held = Callable[[], AbstractContextManager[None]]
 
 FEWEST, MOST, MOST_COLD = 4, 4000, 64
-"""products in one graph"""
+"""products in one graph, but of a side that is far behind: one may be enough"""
 WARM_UPS = 1
 LONG_MS = 8.0
 """a graph from which on filling the L2 is about two thousandths: the slower sides of a race, which take most of it"""
 BRIEF_ROUNDS = 3
 """a timing of no more rounds takes the time of what stands between products from the first one of the same plan"""
-ESTIMATE = 8
+ESTIMATE, LARGE_BYTES = 8, 1 << 27
+"""products from which their number in a graph is found; where x and y are so large, one: it may take a second"""
 FAR_BEHIND = 8
 """times slower than the fastest: so many times fewer products a graph"""
 
@@ -183,7 +184,8 @@ class Bench:
 
     def _fitting(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan) -> tuple[int, ...]:
         """Enough for the fastest side to fill `graph_ms`, and the same for all that are not far behind."""
-        rounds = self._rounds(bodies, (ESTIMATE,) * len(bodies), 2)  # all in one turn
+        large = (plan.x_elements + plan.y_elements) * plan.value_bytes >= LARGE_BYTES
+        rounds = self._rounds(bodies, (1 if large else ESTIMATE,) * len(bodies), 2)  # all in one turn
         most = MOST_COLD if plan.mode == "cold" else MOST
         return repetitions([max(0.2, min(times)) for times in rounds], plan.graph_ms, most)
 
@@ -240,7 +242,7 @@ def repetitions(estimates_us: Sequence[float], graph_ms: float, most: int) -> tu
     fastest_us = min(estimates_us, default=1.0)
     count = max(FEWEST, min(math.ceil(1000 * graph_ms / fastest_us), most))
     behind = (int(math.log(each_us / fastest_us, FAR_BEHIND) + 1e-9) for each_us in estimates_us)
-    return tuple(max(FEWEST, -(-count // FAR_BEHIND**steps)) for steps in behind)
+    return tuple(-(-count // FAR_BEHIND**steps) for steps in behind)
 
 
 def _alone(work: Call, x: int, y: int, stream: int) -> None:

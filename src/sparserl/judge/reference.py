@@ -24,8 +24,8 @@ from typing import Any, Literal
 
 import numpy as np
 
-from sparserl.judge.product import Product
-from sparserl.judge.tolerance import limits
+from sparserl.judge.product import Product, in_threads
+from sparserl.judge.tolerance import limits, row_blocks
 from sparserl.matrix import Pattern
 from sparserl.records import DType, Order, Problem
 from sparserl.values import EPSILON, STORAGE, store, timed_numbers, widen
@@ -45,6 +45,8 @@ CHAIN_STEPS = 20
 FEW_STEPS = 6
 FED_STEPS = 3
 """products behind a 'fed' x at most"""
+BLOCK = 1 << 20
+"""numbers that are drawn at a time: they stay in the caches while they are made, and threads share the blocks"""
 FED_OCTAVES = 40
 """how far thousands of products may carry x from where it began (float16 has no room for that)"""
 
@@ -174,7 +176,7 @@ class Reference:
         values = widen(_numbers(self._random, self.pattern.nonzeros, self.problem.dtype, octaves=4), self.problem.dtype)
         if self.pattern.rows == self.pattern.columns:
             if self._scale is None:  # the same for all values drawn alike
-                self._scale = self._steady_scale(values, self.dense(x))
+                self._scale = self._steady_scale(values, self.dense(x, np.arange(min(4, self.problem.columns))))
             values *= self._scale
         return values
 
@@ -197,7 +199,7 @@ class Reference:
 
     def _steady_scale(self, values: Array, b: Array) -> float:
         """The factor with which repeated products neither grow nor fade, found by doing them."""
-        values, b = values.astype(self.product.narrow), b[:, :4].astype(self.product.narrow)
+        values, b = values.astype(self.product.narrow), b.astype(self.product.narrow)
         log_growth, steps = 0.0, 0
         for _ in range(CHAIN_STEPS if self.fresh else CHAIN_STEPS // 4):
             b = self.product.times(values, b)
@@ -271,8 +273,14 @@ class Reference:
         n = self.problem.columns
         if columns is None:
             return as_rows(widen(x, self.problem.dtype), self.pattern.columns, n, self.problem.b_order)
-        kept = x.reshape(-1, n)[:, columns] if self.problem.b_order == "row" else x.reshape(n, -1)[columns].T
-        return np.ascontiguousarray(widen(kept, self.problem.dtype))
+        stored = x.reshape(-1, n) if self.problem.b_order == "row" else x.reshape(n, -1).T
+        out = np.empty((self.pattern.columns, len(columns)))
+
+        def widened(rows: slice) -> None:
+            out[rows] = widen(stored[rows][:, columns], self.problem.dtype)
+
+        in_threads(widened, row_blocks(*out.shape))
+        return out
 
 
 def as_rows(flat: Array, rows: int, n: int, order: str) -> Array:
@@ -294,10 +302,21 @@ def _flipped(stored: Array, dtype: DType) -> Array:
 
 
 def _numbers(random: np.random.Generator, count: int, dtype: DType, octaves: int) -> Array:
-    """Signed numbers of random mantissa, spread evenly over this many octaves around 1 (a power of two of them).
+    """Signed numbers of random mantissa, spread evenly over this many octaves around 1 (a power of two of them)."""
+    out = np.empty(count, dtype=STORAGE[dtype])
+    places = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]
 
-    Put together from random bits, because the usual way through exp2 costs more than the product itself.
-    """
+    def fill(piece: tuple[slice, np.random.Generator]) -> None:
+        place, source = piece
+        out[place] = _few_numbers(source, len(out[place]), dtype, octaves)
+
+    sources = random.spawn(len(places)) if len(places) > 1 else [random]
+    in_threads(fill, zip(places, sources, strict=False))
+    return out
+
+
+def _few_numbers(random: np.random.Generator, count: int, dtype: DType, octaves: int) -> Array:
+    """Put together from random bits, because the usual way through exp2 costs more than the product itself."""
     if dtype == "float64":
         bits = random.integers(0, 2**64, count, dtype=np.uint64)
         exponent = np.uint64(1023 - octaves // 2) + ((bits >> np.uint64(52)) & np.uint64(octaves - 1))
