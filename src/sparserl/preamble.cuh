@@ -52,16 +52,19 @@ struct alignas(sizeof(T) * K < 16 ? sizeof(T) * K : 16) pack {
     __device__ __forceinline__ const T& operator[](int i) const { return data[i]; }
 };
 
-template <int BYTES> struct word { typedef uint4 type; };
-template <> struct word<2> { typedef unsigned short type; };
-template <> struct word<4> { typedef unsigned int type; };
-template <> struct word<8> { typedef uint2 type; };
+// What one access moves. A double goes as a double: put together from two halves it costs moves, and a compiler that
+// counts instructions then branches where it would have predicated.
+template <class T, int BYTES> struct word { typedef uint4 type; };
+template <class T> struct word<T, 2> { typedef unsigned short type; };
+template <class T> struct word<T, 4> { typedef unsigned int type; };
+template <class T> struct word<T, 8> { typedef uint2 type; };
+template <> struct word<double, 8> { typedef double type; };
 
 enum access { PLAIN_ACCESS, STREAM_ACCESS, READ_ONLY_ACCESS, FRESH_ACCESS };
 
 template <access HOW, int K, class T>
 __device__ __forceinline__ pack<T, K> fetch(const T* p) {
-    typedef typename word<sizeof(T) * K>::type W;
+    typedef typename word<T, sizeof(T) * K>::type W;
     union { W words[sizeof(T) * K / sizeof(W)]; pack<T, K> values; } both;
     const W* from = reinterpret_cast<const W*>(p);
 #pragma unroll
@@ -89,7 +92,7 @@ template <class T> __device__ __forceinline__ T fresh(const T* p) { return fetch
 
 // K neighbouring values in one store; the same alignment.
 template <class T, int K> __device__ __forceinline__ void store(T* p, const pack<T, K>& values) {
-    typedef typename word<sizeof(T) * K>::type W;
+    typedef typename word<T, sizeof(T) * K>::type W;
     union { W words[sizeof(T) * K / sizeof(W)]; pack<T, K> values; } both;
     both.values = values;
 #pragma unroll

@@ -42,7 +42,8 @@ WARM_UPS = 1
 LONG_MS = 8.0
 """a graph from which on filling the L2 is about two thousandths: the slower sides of a race, which take most of it"""
 BRIEF_ROUNDS = 3
-"""a timing of no more rounds takes the time of what stands between products from the first one of the same plan"""
+"""a timing of no more rounds has no warm-up but the replay before each that counts, and takes the time of what stands
+between products from the first timing of the same plan"""
 ESTIMATE, LARGE_BYTES = 8, 1 << 27
 """products from which their number in a graph is found; where x and y are so large, one: it may take a second"""
 FAR_BEHIND = 8
@@ -217,12 +218,12 @@ class Bench:
             for body, count in zip(bodies, counts, strict=True):  # nothing runs on the GPU yet
                 graphs.append(Graph(self._stream, functools.partial(body, count)))
             with self.alone():
-                warm_up_ms = [self._replayed_ms(graph, watch) for graph in graphs]
+                long = [rounds > BRIEF_ROUNDS and self._replayed_ms(graph, watch) >= LONG_MS for graph in graphs]
                 for number in range(rounds):
                     for turn in range(len(graphs)):
                         side = (turn + number) % len(graphs)
                         self.empty_l2()
-                        if warm_up_ms[side] < LONG_MS:
+                        if not long[side]:
                             graphs[side].launch(self._stream)
                         times[side].append(self._replayed_ms(graphs[side], watch) * 1000 / counts[side])
         finally:

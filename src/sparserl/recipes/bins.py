@@ -7,8 +7,10 @@ order by the segment that arrives last.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 from sparserl.recipes.rows import row_loop
+from sparserl.recipes.slices import walk_batches
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, rest, when
 from sparserl.records import Problem, Workspace
 
@@ -31,11 +33,17 @@ __device__ void few_lanes(int4 mine, int lane, const index_t* __restrict__ cols,
 
 
 def by_bin(
-    problem: Problem, *, per: int, long: int, segment: int, threads: int, early: int, index: str, load: str, pdl: bool
-) -> Recipe:
-    """One launch for all bins."""
-    inner = row_loop(lanes="LANES", early=early, unroll=4, load=load, based=False, pdl=pdl)
-    helper = HELPER.format(restrict="" if pdl else " __restrict__", loop=code(inner))
+    problem: Problem, *, per: int, long: int, segment: int, threads: int, early: int, index: str, load: str, pdl: bool,
+    batch: int = 0,
+) -> Recipe:  # fmt: skip
+    """One launch for all bins. `batch`: so many entries at a time, the last ones of a row too."""
+
+    def loop(lanes: int | str) -> str:
+        if batch:
+            return walk_batches(step=lanes, batch=batch, load=load, based=False, pdl=pdl)
+        return row_loop(lanes=lanes, early=early, unroll=4, load=load, based=False, pdl=pdl)
+
+    helper = HELPER.format(restrict="" if pdl else " __restrict__", loop=code(loop("LANES")))
     bins = "\n".join(
         f"if (block >= b{t}) return few_lanes<{t}>(work[d{t} + (block - b{t}) * {threads // t} + {over('thread', t)}], "
         f"{rest('thread', t)}, cols, vals, x, y);"
@@ -48,7 +56,7 @@ def by_bin(
         const int4 mine = work[block];
         const int first = mine.y + thread, end = mine.z;
         acc_t sum = 0;
-        {row_loop(lanes=threads, early=early, unroll=4, load=load, based=False, pdl=pdl)}
+        {loop(threads)}
         sum = block_sum<{threads}>(sum);
         const int segment = mine.w >> 12, count = mine.w & 4095;
         if (count > 1) {{
@@ -61,9 +69,10 @@ def by_bin(
         if (thread == 0) y[mine.x] = sum;
     """)
     layout = line("bins", index, per=per, long=long, segment=segment, threads=threads)
+    batching: dict[str, Any] = {"batch": batch} if batch else {}
     return make(
         "row_bins", problem, layout, [Kernel("spmv", "blocks", threads, body, pdl=pdl)], workspaces=SEGMENTS,
-        helpers=helper, early=early, load=load, pdl=pdl,
+        helpers=helper, early=early, load=load, pdl=pdl, **batching,
     )  # fmt: skip
 
 
@@ -83,7 +92,11 @@ def space(problem: Problem) -> Iterator[Recipe]:
                         problem, per=per, long=long, segment=segment, threads=threads, early=early, index=index,
                         load=load, pdl=pdl,
                     )  # fmt: skip
-            yield by_bin(
-                problem, per=per, long=long, segment=segment, threads=threads, early=0, index="int32", load="stream",
-                pdl=False,
-            )  # fmt: skip
+            for batch, load, index in (
+                (0, "stream", "int32"), (4, "stream", "int32"), (8, "stream", "int32"), (4, "cached", "int32"),
+                (4, "cached", "abs16"),
+            ):  # fmt: skip
+                yield by_bin(
+                    problem, per=per, long=long, segment=segment, threads=threads, early=0, index=index, load=load,
+                    pdl=False, batch=batch,
+                )  # fmt: skip

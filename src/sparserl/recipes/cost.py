@@ -26,8 +26,9 @@ Coefficients = dict[str, dict[str, float]]
 
 
 def group_of(problem: Problem, mode: Mode) -> str:
-    """Which set of coefficients a problem uses: 'spmv solver', 'spmm chain' …"""
-    return f"{problem.op} {mode}"
+    """Which set of coefficients a problem uses: 'spmv solver', 'spmv float64 chain' … SpMM has one for all types."""
+    wide = " float64" if problem.op == "spmv" and problem.dtype == "float64" else ""
+    return f"{problem.op}{wide} {mode}"
 
 
 @cache

@@ -20,13 +20,11 @@ def fetch(array: str, load: str) -> str:
 def row_loop(*, lanes: int | str, early: int, unroll: int, load: str, based: bool, pdl: bool) -> str:
     """The inner product of one row over `lanes` lanes, a number or the name of one.
 
-    `first`, `end` and `sum` are declared, x is not yet safe. `unroll` 1 leaves it to the compiler, which takes 4; 0
-    forbids it: short rows never reach the unrolled part and only pay for the registers.
+    `first`, `end` and `sum` are declared, x is not yet safe. `unroll` 1 leaves it to the compiler, which takes 4.
     """
     step = times("k", lanes) if isinstance(lanes, int) else f"k * {lanes}"
     skipped = early * lanes if isinstance(lanes, int) else f"{early} * {lanes}"
     column = "base + c" if based else "c"
-    entry = f"{fetch('vals', load)} * x[{'base + ' if based else ''}{fetch('cols', load)}]"
     start = f"first + {skipped}" if early else "first"
     return f"""
         {when(early > 0, f"index_t c[{early}];")}
@@ -41,9 +39,14 @@ def row_loop(*, lanes: int | str, early: int, unroll: int, load: str, based: boo
         {when(early > 0, "#pragma unroll")}
         {when(early > 0, f"for (int k = 0; k < {early}; ++k)")}
         {when(early > 0, f"    if (first + {step} < end) sum += v[k] * x[{column.replace('c', 'c[k]')}];")}
-        {when(unroll != 1, f"#pragma unroll {max(1, unroll)}")}
-        for (int j = {start}; j < end; j += {lanes}) sum += {entry};
+        {when(unroll > 1, f"#pragma unroll {unroll}")}
+        for (int j = {start}; j < end; j += {lanes}) sum += {entry(load, based)};
     """
+
+
+def entry(load: str, based: bool) -> str:
+    """The product of entry `j`."""
+    return f"{fetch('vals', load)} * x[{'base + ' if based else ''}{fetch('cols', load)}]"
 
 
 def by_lanes(
@@ -70,6 +73,30 @@ def by_lanes(
     return make(
         "row_lanes", problem, line("rows", index), [Kernel("spmv", grid, threads, body, pdl=pdl)],
         lanes=lanes, threads=threads, early=early, unroll=unroll, load=load, pdl=pdl,
+    )  # fmt: skip
+
+
+def by_lanes_late(problem: Problem, *, lanes: int, threads: int, index: str) -> Recipe:
+    """The same, with the row's end read in the loop's condition, for short rows.
+
+    A compiler that knows the number of steps unrolls by four and walks the rest one by one, each at full latency.
+    Here it can't; the assembler unrolls instead, and its rest of two and one is predicated: all loads at once.
+    """
+    based = index == "int16"
+    body = code(f"""
+        const int row = {place(threads, lanes)};
+        {when(lanes > 1, f"const int lane = threadIdx.x % {lanes};")}
+        {when(based, "const int base = row < rows ? col_base[row] : 0;")}
+        acc_t sum = 0;
+        if (row < rows)
+            for (int j = row_start[row]{" + lane" if lanes > 1 else ""}; j < row_start[row + 1]; j += {lanes})
+                sum += {entry("stream", based)};
+        {when(lanes > 1, f"sum = warp_sum<{lanes}>(sum);")}
+        if (row < rows{" && lane == 0" if lanes > 1 else ""}) y[row] = sum;
+    """)
+    return make(
+        "row_lanes", problem, line("rows", index), [Kernel("spmv", f"div_up(rows, {threads // lanes})", threads, body)],
+        lanes=lanes, threads=threads, early=0, unroll=4, load="stream", pdl=False, late=True,
     )  # fmt: skip
 
 
@@ -181,11 +208,12 @@ def space(problem: Problem) -> Iterator[Recipe]:
                         )  # fmt: skip
         for threads in (128, 256):
             for index in ("int32", "int16"):
-                for early, unroll in ((0, 4), (0, 0), (2, 1)):
+                for early, unroll in ((0, 4), (2, 1), (4, 1)):
                     yield by_lanes(
                         problem, lanes=lanes, threads=threads, early=early, unroll=unroll,
                         load="stream", index=index, pdl=False,
                     )  # fmt: skip
+                yield by_lanes_late(problem, lanes=lanes, threads=threads, index=index)
         for blocks_per_sm in (4, 8):
             yield persistent(problem, lanes=lanes, blocks_per_sm=blocks_per_sm, load="stream", index="int32")
         for threads, single in ((256, False), (512, False), (1024, False), (1024, True)):

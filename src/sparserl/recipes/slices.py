@@ -43,7 +43,7 @@ def walk_slice(
     time, the last ones too, where an unrolled loop would walk its rest one by one (not for vector loads).
     """
     if batch:
-        return _walk_batches(step=step, batch=batch, load=load, based=based, pdl=pdl)
+        return walk_batches(step=step, batch=batch, load=load, based=based, pdl=pdl)
     width = group if lanes == 1 else 1
     kind = (f"pack<index_t, {width}>", f"pack<value_t, {width}>") if width > 1 else ("index_t", "value_t")
     cols, vals = load_entries(lanes, group, load)
@@ -75,11 +75,13 @@ def walk_slice(
     """
 
 
-def _walk_batches(*, step: int, batch: int, load: str, based: bool, pdl: bool) -> str:
+def walk_batches(*, step: int | str, batch: int, load: str, based: bool, pdl: bool) -> str:
+    """Entries `step` apart, a number or the name of one, from `first` to `end`: `batch` at a time, loaded at once."""
+    stride = batch * step if isinstance(step, int) else f"{batch} * {step}"
     cols, vals = load_entries(1, 1, load)
     return f"""
         {when(pdl, "pdl_wait();")}
-        for (int start = first; start < end; start += {batch * step}) {{
+        for (int start = first; start < end; start += {stride}) {{
         index_t c[{batch}];
         value_t v[{batch}];
         #pragma unroll

@@ -29,8 +29,7 @@ def terms(recipe: Recipe, s: Summary) -> dict[str, float]:
     ratio = _log2(s.mean / lanes)
     stream, narrow = float(recipe.setting("load") == "stream"), float(recipe.layout.index != "int32")
     threads = _log2(_number(recipe, "threads", 0) or _param(recipe, "threads", 128)) - 7
-    asked, steps = _number(recipe, "unroll", 1), _log2(_param(recipe, "steps", 1))
-    unroll = _log2(max(1.0, asked))
+    unroll, steps = _log2(_number(recipe, "unroll", 1)), _log2(_param(recipe, "steps", 1))
     vector = lanes * _number(recipe, "vec", 1) * _number(recipe, "tile", 1)
     return {
         "one": 1.0,
@@ -51,7 +50,7 @@ def terms(recipe: Recipe, s: Summary) -> dict[str, float]:
         "unroll": unroll,
         "unroll off four": (unroll - 2) ** 2,
         "unrolled": float(unroll > 0),
-        "rolled": float(asked == 0),
+        "late": _number(recipe, "late", 0),
         "threads": threads,
         "threads squared": threads**2,
         "lanes": _log2(lanes),
