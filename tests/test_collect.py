@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 from sparserl import splits
 from sparserl.backends.sim import SimBackend
+from sparserl.bench.explore import Explorer
 from sparserl.bench.machine import Machine
 from sparserl.bench.packing import PackPool
 from sparserl.errors import BackendError, SparseRLError, StoreError
@@ -355,3 +356,15 @@ def test_the_command_collects_on_the_simulator(tmp_path: Path) -> None:
     (case,) = collected.load(tmp_path).cases
     assert case.source["seed"] in splits.seed_range("train") and case.nonzeros < 2000
     assert json.loads((tmp_path / "cases.jsonl").read_text())["device"] == SimBackend(nvrtc=False).device().name
+
+
+def test_a_matrix_with_a_time_that_can_not_be_is_left_out_and_tried_again(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(Explorer, "floor_us", lambda self, mode, least_bytes: 1e9)
+        list(collect(TINY[1:2], setup(machine, tmp_path)))
+    (line,) = read_jsonl(tmp_path / "cases.jsonl")
+    assert "less than its floor" in line["fault"] and not collected.load(tmp_path).cases
+    list(collect(TINY[1:2], setup(machine, tmp_path)))
+    assert [case.name for case in collected.load(tmp_path).cases] == [TINY[1].name]

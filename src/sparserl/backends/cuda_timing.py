@@ -42,8 +42,11 @@ WARM_UPS = 1
 LONG_MS = 8.0
 """a graph from which on filling the L2 is about two thousandths: the slower sides of a race, which take most of it"""
 BRIEF_ROUNDS = 3
-"""a timing of no more rounds has no warm-up but the replay before each that counts, and takes the time of what stands
-between products from the first timing of the same plan"""
+"""a timing of no more rounds has no warm-up but the replay before each that counts, and the time of what stands between
+products is the median over all such timings of the same plan"""
+ENOUGH = 5
+"""readings of what stands between products before one is believed: it is taken off all sides, and one of 285 collected
+matrices had programs that took no time at all"""
 ESTIMATE, LARGE_BYTES = 8, 1 << 27
 """products from which their number in a graph is found; where x and y are so large, one: it may take a second"""
 FAR_BEHIND = 8
@@ -56,7 +59,7 @@ class Bench:
     def __init__(self, stream: int, instruments: Instruments, alloc: Callable[[int], Buffer], l2_bytes: int) -> None:
         self._stream, self._instruments, self._alloc, self._l2_bytes = stream, instruments, alloc, l2_bytes
         self._floors: dict[TimingPlan, float] = {}
-        self._between_us: dict[TimingPlan, float] = {}
+        self._between_us: dict[TimingPlan, list[float]] = {}
         self._l2_tb_s = 0.0
         self.repetitions: tuple[int, ...] = ()
         """products in the graphs of the last timing, by side"""
@@ -80,14 +83,15 @@ class Bench:
         self.repetitions = counts
         if between is None:
             return self._rounds(bodies, counts, plan.rounds)
-        known_us = self._between_us.get(plan) if plan.rounds <= BRIEF_ROUNDS else None
-        if known_us is None:
-            bodies.append(functools.partial(_repeat, between))
-            counts += (max(counts),)
+        seen = self._between_us.setdefault(plan, []) if plan.rounds <= BRIEF_ROUNDS else []
+        copies = max(1, -(-(ENOUGH - len(seen)) // plan.rounds))
+        bodies += [functools.partial(_repeat, between)] * copies
+        counts += (max(counts),) * copies
         rounds = self._rounds(bodies, counts, plan.rounds)
-        if known_us is None:
-            known_us = self._between_us[plan] = median(rounds.pop())
-        return [[max(0.0, time_us - known_us) for time_us in side] for side in rounds]
+        for _ in range(copies):
+            seen += rounds.pop()
+        between_us = median(seen)
+        return [[max(0.0, time_us - between_us) for time_us in side] for side in rounds]
 
     def _ready(self, launches: Sequence[Launch], plan: TimingPlan) -> tuple[Call | None, list[Callable[[int], None]]]:
         """What stands between products, and for each side what launches so many of them."""

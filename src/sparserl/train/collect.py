@@ -32,6 +32,7 @@ from sparserl.bench.machine import Machine
 from sparserl.bench.packing import PackPool
 from sparserl.bench.reference import best_by_mode, problem_name
 from sparserl.errors import BackendError, SparseRLError
+from sparserl.judge import timing
 from sparserl.judge.evaluate import Judge
 from sparserl.phases import add, phase
 from sparserl.program import parse
@@ -207,6 +208,12 @@ class _Collector:
             entry.times_us, entry.registers = dict(measured.times_us), measured.registers
             modes = [mode for mode in effort.modes if mode in measured.times_us]
             entry.floor_us = {mode: explorer.floor_us(mode, measured.least_bytes) for mode in modes}
+            for mode, floor_us in entry.floor_us.items():
+                if entry.times_us[mode] < timing.NOISE * floor_us:
+                    raise BackendError(
+                        f"{entry.recipe.name} took {entry.times_us[mode]:.3f} us in {mode} mode, less than its floor "
+                        f"of {floor_us:.3f} us: the times of this matrix can't be trusted"
+                    )
         return entries
 
     def _variants(self, explorer: Explorer, ready: Ready, entries: list[Entry]) -> list[Entry]:
