@@ -190,6 +190,13 @@ class Backend(Protocol):
     def time(self, executables: Sequence[Executable], plan: TimingPlan) -> list[list[float]]:
         """Microseconds a product, by executable and round, interleaved round by round; the plan's mode."""
 
+    @property
+    def repetitions(self) -> tuple[int, ...]:
+        """Products in the graphs of the last timing, by executable; 1 where times are modelled."""
+
+    def clock_mhz(self) -> int:
+        """Of the multiprocessors, now; 0: not known."""
+
     def floor_us(self, plan: TimingPlan) -> float:
         """The empty kernel in the same mode."""
 

@@ -136,8 +136,7 @@ class SideBySide:
             engine = make_engine(subject.matrix, subject.problem, text, backend, generated=True)
             named[OPERATOR] = engine.executable
         readings = backend.time(list(named.values()), plan)
-        clock = int(getattr(backend, "clock_mhz", int)())
-        products = getattr(backend, "repetitions", (1,) * len(named))
+        clock, products = backend.clock_mhz(), backend.repetitions
         floor, device = backend.floor_us(plan), backend.device()  # a timing of its own
         return {
             name: replace(timing.summarise(mode, times, floor, device), clock_mhz=clock, repetitions=count)

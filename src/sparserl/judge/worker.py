@@ -233,8 +233,7 @@ class Machine:
         """Microseconds by name and round, the clock in MHz right after (0: not known), products in each's graph."""
         known = {**{name: loaded.executable for name, loaded in self.programs.items()}, **self.baselines}
         readings = self.backend.time([known[name] for name in names], plan)
-        repetitions = getattr(self.backend, "repetitions", (1,) * len(names))
-        return readings, int(getattr(self.backend, "clock_mhz", int)()), repetitions
+        return readings, self.backend.clock_mhz(), self.backend.repetitions
 
     def floor_us(self, plan: TimingPlan) -> float:
         return self.backend.floor_us(plan)

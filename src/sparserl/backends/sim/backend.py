@@ -48,6 +48,7 @@ class SimBackend:
         """`nvrtc=False` skips NVRTC's verdict (for tests of the simulator itself); `limit_s` is CPU time a launch."""
         if watch not in ("first", "always", "never"):
             raise BackendError(f"The 'watch' of a SimBackend must be 'first', 'always' or 'never'. Got {watch!r}.")
+        self.repetitions: tuple[int, ...] = ()
         self._nvrtc = nvrtc
         self._watch = watch
         self._limit_s = limit_s
@@ -151,6 +152,7 @@ class SimBackend:
         return last
 
     def time(self, executables: Sequence[Executable], plan: TimingPlan) -> list[list[float]]:
+        self.repetitions = (1,) * len(executables)
         return [[self._modelled_us(_ours(each), plan)] * plan.rounds for each in executables]
 
     def _modelled_us(self, product: SimExecutable, plan: TimingPlan) -> float:
@@ -163,6 +165,9 @@ class SimBackend:
             if not report.ok:
                 raise BackendError(f"A program that fails can't be timed: {report.reason}.")
         return model.modelled_us(product.counts[pdl], plan.mode, self._constants)
+
+    def clock_mhz(self) -> int:
+        return 0
 
     def floor_us(self, plan: TimingPlan) -> float:
         return model.floor_us(plan.mode, self._constants)
