@@ -368,3 +368,12 @@ def test_a_matrix_with_a_time_that_can_not_be_is_left_out_and_tried_again(
     assert "less than its floor" in line["fault"] and not collected.load(tmp_path).cases
     list(collect(TINY[1:2], setup(machine, tmp_path)))
     assert [case.name for case in collected.load(tmp_path).cases] == [TINY[1].name]
+
+
+def test_a_variant_s_time_that_can_not_be_leaves_the_whole_matrix_out(
+    machine: Machine, judge: Judge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker, floor_us = Maker(), Explorer.floor_us
+    monkeypatch.setattr(Explorer, "floor_us", lambda *given: 1e9 if maker.asked else floor_us(*given))
+    list(collect(TINY[:1], setup(machine, tmp_path, judge=judge, make_variants=maker, plan=FEW)))
+    assert "less than its floor" in read_jsonl(tmp_path / "cases.jsonl")[0]["fault"]

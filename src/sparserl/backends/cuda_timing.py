@@ -11,7 +11,7 @@ Every round times each side once, in an order that rotates.
 Each time is that of the second of two replays in a row, after the L2 was emptied. What other sides leave there, dirty
 lines most of all, stays for hundreds of products where a side streams: on an H200 a time was up to 60 %
 longer, by another side's doing. While the first replay fills the L2 again, the host hands over the second, so that no
-launch is part of a time; a long graph needs neither and is replayed once.
+launch is part of a time; a long graph needs neither and is replayed once, but in brief timings.
 Not covered: the host's time for a launch.
 """
 

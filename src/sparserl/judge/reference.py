@@ -45,8 +45,6 @@ CHAIN_STEPS = 20
 FEW_STEPS = 6
 FED_STEPS = 3
 """products behind a 'fed' x at most"""
-BLOCK = 1 << 20
-"""numbers that are drawn at a time: they stay in the caches while they are made, and threads share the blocks"""
 FED_OCTAVES = 40
 """how far thousands of products may carry x from where it began (float16 has no room for that)"""
 
@@ -271,13 +269,12 @@ class Reference:
     def dense(self, x: Array, columns: Array | None = None) -> Array:
         """x or B as stored, in float64: (columns, n), or only these columns of it."""
         n = self.problem.columns
-        if columns is None:
-            return as_rows(widen(x, self.problem.dtype), self.pattern.columns, n, self.problem.b_order)
         stored = x.reshape(-1, n) if self.problem.b_order == "row" else x.reshape(n, -1).T
-        out = np.empty((self.pattern.columns, len(columns)))
+        out = np.empty((self.pattern.columns, n if columns is None else len(columns)))
 
         def widened(rows: slice) -> None:
-            out[rows] = widen(stored[rows][:, columns], self.problem.dtype)
+            kept = stored[rows] if columns is None else stored[rows][:, columns]
+            out[rows] = widen(kept, self.problem.dtype)
 
         in_threads(widened, row_blocks(*out.shape))
         return out
@@ -304,7 +301,7 @@ def _flipped(stored: Array, dtype: DType) -> Array:
 def _numbers(random: np.random.Generator, count: int, dtype: DType, octaves: int) -> Array:
     """Signed numbers of random mantissa, spread evenly over this many octaves around 1 (a power of two of them)."""
     out = np.empty(count, dtype=STORAGE[dtype])
-    places = [slice(first, first + BLOCK) for first in range(0, count, BLOCK)]
+    places = row_blocks(count, 1)  # a block stays in the caches while it is made, and threads share them
 
     def fill(piece: tuple[slice, np.random.Generator]) -> None:
         place, source = piece

@@ -77,11 +77,13 @@ def summarise(mode: Mode, readings_us: Sequence[float], floor_us: float, device:
 
 def implausible(timing: Timing) -> str:
     """'' or why this time can't be."""
-    if not np.isfinite(timing.median_us) or timing.median_us <= 0:
-        return f"took {timing.median_us} us in {timing.mode} mode"
-    if timing.median_us < NOISE * timing.floor_us:
-        return (
-            f"took {timing.median_us:.3f} us in {timing.mode} mode; an empty kernel or the bytes alone take "
-            f"{timing.floor_us:.3f} us"
-        )
+    return implausible_us(timing.median_us, timing.floor_us, timing.mode)
+
+
+def implausible_us(time_us: float, floor_us: float, mode: str) -> str:
+    """'' or why a time can't be where nothing is faster than this floor."""
+    if not np.isfinite(time_us) or time_us <= 0:
+        return f"took {time_us} us in {mode} mode"
+    if time_us < NOISE * floor_us:
+        return f"took {time_us:.3f} us in {mode} mode; an empty kernel or the bytes alone take {floor_us:.3f} us"
     return ""

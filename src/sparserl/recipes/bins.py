@@ -7,7 +7,6 @@ order by the segment that arrives last.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from sparserl.recipes.rows import row_loop
 from sparserl.recipes.slices import walk_batches
@@ -69,10 +68,9 @@ def by_bin(
         if (thread == 0) y[mine.x] = sum;
     """)
     layout = line("bins", index, per=per, long=long, segment=segment, threads=threads)
-    batching: dict[str, Any] = {"batch": batch} if batch else {}
     return make(
         "row_bins", problem, layout, [Kernel("spmv", "blocks", threads, body, pdl=pdl)], workspaces=SEGMENTS,
-        helpers=helper, early=early, load=load, pdl=pdl, **batching,
+        helpers=helper, early=early, load=load, pdl=pdl, batch=batch or None,
     )  # fmt: skip
 
 

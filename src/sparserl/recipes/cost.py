@@ -26,9 +26,8 @@ Coefficients = dict[str, dict[str, float]]
 
 
 def group_of(problem: Problem, mode: Mode) -> str:
-    """Which set of coefficients a problem uses: 'spmv solver', 'spmv float64 chain' … SpMM has one for all types."""
-    wide = " float64" if problem.op == "spmv" and problem.dtype == "float64" else ""
-    return f"{problem.op}{wide} {mode}"
+    """The name of a problem's own set of coefficients: 'spmv solver' for float32, 'spmv float64 chain' …"""
+    return f"{problem.op} {mode}" if problem.dtype == "float32" else f"{problem.op} {problem.dtype} {mode}"
 
 
 @cache
@@ -43,9 +42,14 @@ def estimates_us(recipe: Recipe, summary: Summary) -> tuple[float, float]:
     """Estimated microseconds of one product, in solver and in chain mode."""
     found = terms(recipe, summary)
     solver_us, chain_us = (
-        _estimate_us(fitted()[group_of(summary.problem, mode)], recipe.family, found) for mode in FITTED_MODES
+        _estimate_us(_coefficients(summary.problem, mode), recipe.family, found) for mode in FITTED_MODES
     )
     return solver_us, chain_us
+
+
+def _coefficients(problem: Problem, mode: Mode) -> Coefficients:
+    """The problem's own set, or that of float32 where none was fitted."""
+    return fitted().get(group_of(problem, mode)) or fitted()[f"{problem.op} {mode}"]
 
 
 def _estimate_us(families: Coefficients, family: str, found: dict[str, float]) -> float:

@@ -7,7 +7,6 @@ ELL has no pointers at all: the first address follows from the thread's number, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, place, times, when
 from sparserl.records import Problem
@@ -133,11 +132,10 @@ def by_slice(
         line("ell", index, c=c, group=group) if ell else line("slices", index, c=c, sigma=sigma, group=group)
     )
     grid = f"div_up(slices * {c * lanes}, {threads})"
-    batching: dict[str, Any] = {"batch": batch} if batch else {}
     return make(
         "ell_rows" if ell else "slice_rows", problem, layout, [Kernel("spmv", grid, threads, body, pdl=pdl)],
         bake=("PADDED", "WIDTH") if full else () if batch else ("PADDED",),
-        lanes=lanes, threads=threads, early=early, full=full, load=load, pdl=pdl, **batching,
+        lanes=lanes, threads=threads, early=early, full=full, load=load, pdl=pdl, batch=batch or None,
     )  # fmt: skip
 
 

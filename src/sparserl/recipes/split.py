@@ -7,7 +7,6 @@ that arrives last.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from sparserl.recipes.bins import SEGMENTS
 from sparserl.recipes.slices import walk_slice
@@ -63,12 +62,11 @@ def by_split(
         if (row >= 0{f" && lane % {lanes} == 0" if lanes > 1 else ""}) y[row] = sum;
     """)
     layout = line("split", index, c=c, sigma=sigma, group=group, long=long, segment=segment)
-    batching: dict[str, Any] = {"batch": batch} if batch else {}
     return make(
         "split_slices", problem, layout,
         [Kernel("spmv", f"div_up(segments + slices, {threads // 32})", threads, body, pdl=pdl)],
         bake=() if batch else ("PADDED",), workspaces=SEGMENTS,
-        lanes=lanes, threads=threads, early=early, load=load, pdl=pdl, **batching,
+        lanes=lanes, threads=threads, early=early, load=load, pdl=pdl, batch=batch or None,
     )  # fmt: skip
 
 

@@ -150,9 +150,10 @@ def write(
 
 def make(
     family: str, problem: Problem, layout: LayoutLine, kernels: Sequence[Kernel], *, bake: Sequence[str] = (),
-    workspaces: Sequence[Workspace] = (), helpers: str = "", deterministic: bool = True, **settings: Setting
+    workspaces: Sequence[Workspace] = (), helpers: str = "", deterministic: bool = True, **settings: Setting | None
 ) -> Recipe:
-    """A Recipe whose text is written by `write`."""
+    """A Recipe whose text is written by `write`. A setting that is None is one that this recipe hasn't."""
     text = write(problem, layout, kernels, bake=bake, workspaces=workspaces, helpers=helpers)
     simplicity = text.count("\n") + 20 * (len(kernels) - 1)
-    return Recipe(family, tuple(settings.items()), layout, text, simplicity, deterministic)
+    given = tuple((name, value) for name, value in settings.items() if value is not None)
+    return Recipe(family, given, layout, text, simplicity, deterministic)

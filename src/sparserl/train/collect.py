@@ -209,10 +209,10 @@ class _Collector:
             modes = [mode for mode in effort.modes if mode in measured.times_us]
             entry.floor_us = {mode: explorer.floor_us(mode, measured.least_bytes) for mode in modes}
             for mode, floor_us in entry.floor_us.items():
-                if entry.times_us[mode] < timing.NOISE * floor_us:
-                    raise BackendError(
-                        f"{entry.recipe.name} took {entry.times_us[mode]:.3f} us in {mode} mode, less than its floor "
-                        f"of {floor_us:.3f} us: the times of this matrix can't be trusted"
+                if reason := timing.implausible_us(entry.times_us[mode], floor_us, mode):
+                    raise SparseRLError(
+                        f"{entry.recipe.name} {reason}. That is less than its floor: the times of this matrix can't be "
+                        "trusted"
                     )
         return entries
 
