@@ -476,6 +476,7 @@ def test_guards_digest_scatter_and_fill() -> None:
     assert backend.digest(buffer) != before
     buffer._whole[0] = 1
     assert not backend.guards_intact(buffer)
+    assert backend.inspect([slots, buffer], [buffer]) == ([True, False], [backend.digest(buffer)])
 
 
 def test_counts_and_modelled_times_are_the_same_on_every_run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from sparserl.judge import sandbox as sandbox_module
+from sparserl.judge import turn as turn_module
 from sparserl.judge.sandbox import _Process, _reply
 from sparserl.judge.turn import Turn
 
@@ -137,6 +139,58 @@ def test_who_waits_for_a_timing_keeps_newcomers_out(taker: Taker) -> None:
     assert (expect(late), expect(late)) == ("began", "in")
 
 
+def test_timings_that_wait_are_done_in_a_row(taker: Taker) -> None:
+    (_, inside), (_, one), (_, two) = taker("shared"), taker("exclusive"), taker("exclusive")
+    _, late = taker("shared")
+    enter(inside)
+    for timing in (one, two):
+        timing.send("go")
+        assert expect(timing) == "waiting"
+    time.sleep(0.2)
+    late.send("go")
+    assert expect(late) == "waiting"
+    leave(inside)
+    first, second = (one, two) if one.poll(0.3) else (two, one)
+    assert (expect(first), expect(first)) == ("began", "in")
+    leave(first)
+    assert (expect(second), expect(second)) == ("began", "in"), "the one who shares came before"
+    assert not late.poll(0.2)
+    leave(second)
+    assert (expect(late), expect(late)) == ("began", "in")
+
+
+def test_after_a_timing_the_next_one_lets_others_pass_for_a_while(
+    taker: Taker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn_module, "OPEN_S", 20.0)
+    timing, (_, inside), (_, passing) = Turn(GPU, tmp_path), taker("shared"), taker("shared")
+    with timing.exclusive():
+        pass
+    enter(inside)
+    waiting = threading.Thread(target=lambda: _be_alone(timing))
+    waiting.start()
+    time.sleep(0.1)
+    enter(passing)
+    leave(passing)
+    assert "waiting" not in timing.phases_s, "it went on while another was inside"
+    leave(inside)
+    waiting.join(10.0)
+    assert 0.1 < timing.phases_s["waiting"] < 10.0, "it is not kept waiting when nobody is there"
+
+
+@pytest.mark.parametrize("said", [b"", b"odd", struct.pack("d", 1e12)], ids=["nothing", "nonsense", "the future"])
+def test_a_time_that_makes_no_sense_does_not_keep_a_timing_waiting(taker: Taker, tmp_path: Path, said: bytes) -> None:
+    timing, (_, inside) = Turn(GPU, tmp_path), taker("shared")
+    next(tmp_path.glob("*.lock")).write_bytes(said)
+    enter(inside)
+    waiting = threading.Thread(target=lambda: _be_alone(timing))
+    waiting.start()
+    time.sleep(0.2)
+    leave(inside)
+    waiting.join(10.0)
+    assert "alone" in timing.phases_s
+
+
 @pytest.mark.parametrize("waits", [False, True], ids=["inside", "waiting"])
 def test_death_gives_the_turn_back(taker: Taker, waits: bool) -> None:
     (dying, one), (_, two) = taker("exclusive"), taker("shared")
@@ -209,6 +263,11 @@ def test_a_turn_says_how_long_it_waited_and_was_alone(tmp_path: Path) -> None:
     waiting.join()
     assert 0.1 < other.phases_s["waiting"] < 20 and "alone" not in other.phases_s
     assert 0.3 <= timing.phases_s["alone"] < 20 and "waiting" not in timing.phases_s
+
+
+def _be_alone(turn: Turn) -> None:
+    with turn.exclusive():
+        pass
 
 
 def _pass_through(turn: Turn) -> None:

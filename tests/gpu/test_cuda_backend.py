@@ -194,6 +194,20 @@ def test_a_digest_depends_on_every_byte_and_on_the_order(backend: CudaBackend) -
     assert backend.digest(backend.alloc(0)) == backend.digest(backend.alloc(0))
 
 
+def test_many_buffers_are_looked_over_at_once_as_they_are_one_by_one(backend: CudaBackend) -> None:
+    sizes = [0, 1, 7, 8, 255, 4096, 1_000_003, *range(100, 180)]
+    buffers = [upload(backend, np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)) for size in sizes]
+    one_by_one = [backend.digest(buffer) for buffer in buffers]
+    assert len(set(one_by_one)) == len(sizes)
+    assert backend.inspect(buffers, buffers) == ([True] * len(sizes), one_by_one)
+    executable = simple(backend, "((char*)y)[257] = 1; ((char*)y)[-2] = 1;", Launch("k", 1, 1))
+    spoiled = upload(backend, np.zeros(200, np.uint8))
+    assert backend.run(executable, backend.alloc(12), spoiled).ok
+    intact, _ = backend.inspect([*buffers, spoiled, backend.alloc(3)], [])
+    assert intact == [*[True] * len(sizes), False, True]
+    assert backend.inspect([], []) == ([], [])
+
+
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.uint16])
 def test_scatter_puts_values_in_their_slots_and_padding_everywhere_else(backend: CudaBackend, dtype: type) -> None:
     rng = np.random.default_rng(4)

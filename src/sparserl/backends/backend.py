@@ -116,6 +116,8 @@ class RunReport:
     """32-byte sectors touched (simulator only)"""
     modelled_us: float = 0.0
     """the simulator's modelled time, chain mode (simulator only)"""
+    host_us: float = 0.0
+    """from the launch to the end by the host's clock (GPU only); the first run of a program also loads its code"""
 
 
 @dataclass(frozen=True)
@@ -164,10 +166,14 @@ class Backend(Protocol):
     def scatter(self, buffer: Buffer, values: np.ndarray, slot_of: Buffer | None, padding: np.ndarray) -> None:
         """vals[slot_of[k]] = values[k]; every other slot gets the scalar `padding` (-0.0). slot_of holds int32."""
 
+    def inspect(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> tuple[list[bool], list[str]]:
+        """Whether the guard zones of some are intact, and hashes of the contents of others, which tell after a run
+        whether inputs are unchanged. All at once, because a GPU that others use as well makes each answer a wait.
+        """
+
     def guards_intact(self, buffer: Buffer) -> bool: ...
 
-    def digest(self, buffer: Buffer) -> str:
-        """A hash of the contents, taken before and after a run to see that inputs are unchanged."""
+    def digest(self, buffer: Buffer) -> str: ...
 
     def prepare(self, binary: Binary, job: Job, arrays: Mapping[str, Buffer]) -> Executable:
         """Bind arrays, scalars and workspaces (allocated here, per stream) into something to launch."""

@@ -16,7 +16,7 @@ import functools
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,6 +27,7 @@ import scipy.sparse
 from sparserl.backends.backend import Buffer
 from sparserl.backends.cuda import CudaBackend
 from sparserl.backends.cuda_executable import CudaBuffer
+from sparserl.backends.cuda_timing import Held
 from sparserl.errors import BackendError
 from sparserl.records import Problem
 
@@ -64,14 +65,17 @@ def variants(problem: Problem, pattern: Pattern) -> tuple[str, ...]:
     names = [name for name in table if name not in ("sell", "bsr")]
     if problem.op == "spmv" and isinstance(_slices(pattern), _Format):
         names.append("sell")
-    names += [f"bsr{b}" for b in BLOCK_SIZES if _divides(pattern, b) and _sampled_fill(pattern, b) >= LEAST_FILL]
+    names += [f"bsr{b}" for b in BLOCK_SIZES if _divides(pattern, b) and _filled(pattern, b)]
     return tuple(names)
 
 
 def prepare(
-    backend: CudaBackend, name: str, pattern: Pattern, problem: Problem, values: Buffer
+    backend: CudaBackend, name: str, pattern: Pattern, problem: Problem, values: Buffer, *, held: Held = nullcontext
 ) -> CusparseExecutable | str:
-    """One variant, ready to launch; a string says why the library or the matrix does not admit it."""
+    """One variant, ready to launch; a string says why the library or the matrix does not admit it.
+
+    `held` is entered while the GPU is used; the format is made before.
+    """
     table = SPMV if problem.op == "spmv" else SPMM
     kind = name.rstrip("0123456789")
     names = [*(name for name in table if name != "bsr"), *(f"bsr{b}" for b in BLOCK_SIZES)]
@@ -84,11 +88,12 @@ def prepare(
         return made
     algorithm = table["bsr"] if kind == "bsr" else table[name]
     assert isinstance(values, CudaBuffer)
-    try:
-        return CusparseExecutable(backend, name, made, problem, values, algorithm=algorithm)
-    except _RefusedError as refused:
-        backend.settle()  # a fault in the library is sticky and says so here
-        return f"cuSPARSE {version()} refuses {name}: {refused}"
+    with held():
+        try:
+            return CusparseExecutable(backend, name, made, problem, values, algorithm=algorithm)
+        except _RefusedError as refused:
+            backend.settle()  # a fault in the library is sticky and says so here
+            return f"cuSPARSE {version()} refuses {name}: {refused}"
 
 
 def version() -> str:
@@ -154,7 +159,12 @@ def _divides(pattern: Pattern, b: int) -> bool:
     return pattern.rows % b == 0 and pattern.columns % b == 0
 
 
-def _sampled_fill(pattern: Pattern, b: int, sample: int = 2000) -> float:
+def _filled(pattern: Pattern, b: int) -> bool:
+    """Whether b×b blocks are full enough; a hundred block rows show where they are far from it."""
+    return _sampled_fill(pattern, b, 100) >= LEAST_FILL / 2 and _sampled_fill(pattern, b, 2000) >= LEAST_FILL
+
+
+def _sampled_fill(pattern: Pattern, b: int, sample: int) -> float:
     """How full b×b blocks are, from evenly spread block rows."""
     count = pattern.rows // b
     chosen = np.unique(np.linspace(0, count - 1, min(sample, count)).astype(np.int64))

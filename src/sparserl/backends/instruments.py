@@ -7,6 +7,7 @@ reads x before its dependency wait reads NaN, not an old x that happens to be ri
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from typing import Any
 
 from sparserl.backends import nvrtc
@@ -114,18 +115,32 @@ __device__ u64 mix(u64 h)
 }
 
 // The place of a word goes into its hash, so that the sum depends on the order although addition does not.
-extern "C" __global__ void digest(const unsigned char* data, u64 bytes, u64* result)
+__device__ u64 hashed(const unsigned char* data, u64 bytes, u64 first, u64 step)
 {
     u64 sum = 0;
     const u64 words = (bytes + 7) / 8;
-    for (u64 i = place(); i < words; i += stride()) {
+    for (u64 i = first; i < words; i += step) {
         u64 word = 0;
         if (8 * i + 8 <= bytes) word = ((const u64*)data)[i];
         else for (u64 b = 8 * i; b < bytes; ++b) word |= (u64)data[b] << (8 * (b % 8));
         sum += mix(word ^ mix(i + 0x9E3779B97F4A7C15ull));
     }
+    return sum;
+}
+
+// The table: a sum for each zone, then where it lies, its bytes, and whether they are to be hashed (0) or all the same.
+extern "C" __global__ void inspect(u64* table, unsigned zones, unsigned expected)
+{
+    const unsigned zone = blockIdx.x % zones;
+    const u64* about = table + zones + 3 * zone;
+    const unsigned char* data = (const unsigned char*)about[0];
+    const u64 bytes = about[1], step = (u64)(gridDim.x / zones) * blockDim.x;
+    u64 sum = 0;
+    u64 i = (u64)(blockIdx.x / zones) * blockDim.x + threadIdx.x;
+    if (about[2] == 0) sum = hashed(data, bytes, i, step);
+    else for (; i < bytes; i += step) sum += data[i] != expected;
     for (int offset = 16; offset; offset >>= 1) sum += __shfl_down_sync(0xFFFFFFFFu, sum, offset);
-    if (threadIdx.x % 32 == 0) atomicAdd(result, sum);
+    if (threadIdx.x % 32 == 0 && sum) atomicAdd(table + zone, sum);
 }
 
 template <class T> __device__ void scatter(T* target, const T* values, const int* slot_of, int count)
@@ -147,7 +162,7 @@ extern "C" __global__ void pad8(u64* t, u64 value, u64 n) { pad(t, value, n); }
 """
 
 KERNELS = (
-    "empty", "empty_dependent", "slow_copy", "touch", "flush", "discard", "copy", "read_repeatedly", "digest",
+    "empty", "empty_dependent", "slow_copy", "touch", "flush", "discard", "copy", "read_repeatedly", "inspect",
     "scatter2", "scatter4", "scatter8", "pad2", "pad4", "pad8",
 )  # fmt: skip
 THREADS = 256
@@ -203,9 +218,11 @@ class Instruments:
         slots = [pointer(data), ctypes.c_int(size_bytes // 16), ctypes.c_int(passes), pointer(sink)]
         return self._call("read_repeatedly", 8 * self._sms, slots, stream)
 
-    def digest(self, data: int, size_bytes: int, result: int, stream: int) -> Call:
-        slots = [pointer(data), ctypes.c_uint64(size_bytes), pointer(result)]
-        return self._call("digest", self._wide(-(-size_bytes // 8)), slots, stream)
+    def inspect(self, table: int, sizes: Sequence[int], expected: int, stream: int) -> Call:
+        """A table of zones of so many bytes is looked over; every zone has blocks enough for the largest."""
+        wide = max(1, min(-(-max(sizes) // (8 * THREADS)), 4 * self._sms))
+        slots = [pointer(table), ctypes.c_uint(len(sizes)), ctypes.c_uint(expected)]
+        return self._call("inspect", wide * len(sizes), slots, stream)
 
     def scatter(self, width: int, target: int, values: int, slot_of: int, count: int, *, stream: int) -> Call:
         """target[slot_of[k]] = values[k], items of `width` bytes."""

@@ -23,7 +23,7 @@ import numpy as np
 
 from sparserl.backends.backend import Binary, Job
 from sparserl.errors import CompileError, SparseRLError
-from sparserl.lifetime import leave_with
+from sparserl.lifetime import help_with
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Problem, Program
 
@@ -50,7 +50,7 @@ class PackPool:
         self._folder = Path(tempfile.mkdtemp(prefix="sparserl-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
         self._arch, self._sms, self._count, self._ahead = arch, sms, 0, workers + 2
         spawn = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(workers, spawn, initializer=leave_with, initargs=(os.getpid(),))
+        self._pool = ProcessPoolExecutor(workers, spawn, initializer=help_with, initargs=(os.getpid(),))
 
     def prepare(self, pattern: Pattern, problem: Problem, texts: Sequence[tuple[LayoutLine, str]]) -> Iterator[Ready]:
         """Layout by layout, as they get ready; the arrays are good until the next one is asked for."""

@@ -1,8 +1,10 @@
 """Whose turn it is on a GPU that several processes use: a timing has it alone, everything else shares it.
 
 Two lock files a GPU, taken with flock, so a process that dies gives its turn back. flock is not fair: readers that
-come and go could keep a writer waiting for ever. So everybody passes a gate first, and who waits for a timing holds
-the gate until those inside have left.
+come and go could keep a writer waiting for ever. So everybody passes a gate first, and those who wait for a timing hold
+it together until they have had their turns: timings that wait are done in a row, and the rest goes on when all are.
+
+Then the gate stays open for a while, even if the next timing waits already, so that there is a row to be done.
 
 Not covered: processes that don't ask (a user's own training run), other machines, other containers with a temporary
 folder of their own, and systems without flock; there every turn is granted at once.
@@ -12,6 +14,8 @@ from __future__ import annotations
 
 import logging
 import os
+import struct
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -26,6 +30,8 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
+OPEN_S, LOOK_S = 0.04, 0.002
+"""how long the gate stays open after a timing, and how often who waits looks whether everybody has left before"""
 
 
 def gpu_of(backend: str) -> str:
@@ -63,37 +69,67 @@ class Turn:
     @contextmanager
     def shared(self) -> Iterator[None]:
         """With others, but never during a timing."""
-        with self._held(exclusive=False):
-            yield
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Alone on the GPU."""
-        with self._held(exclusive=True), phase(self.phases_s, "alone"):
-            yield
-
-    @contextmanager
-    def _held(self, exclusive: bool) -> Iterator[None]:
         if self._main < 0:
             yield
             return
         try:
             try:
-                self._take(fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH)
+                if not _try(self._gate, fcntl.LOCK_EX):
+                    with self._waiting():
+                        fcntl.flock(self._gate, fcntl.LOCK_EX)
+                fcntl.flock(self._main, fcntl.LOCK_SH)  # at once: who is alone there holds the gate
             finally:
                 fcntl.flock(self._gate, fcntl.LOCK_UN)
             yield
         finally:
             fcntl.flock(self._main, fcntl.LOCK_UN)
 
-    def _take(self, kind: int) -> None:
-        """The gate, then the lock; the gate stays held."""
-        if _try(self._gate, fcntl.LOCK_EX) and _try(self._main, kind):
-            return
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Alone on the GPU."""
+        try:
+            if self._main >= 0 and not self._empty():
+                with self._waiting():
+                    self._wait_for_all()
+            with phase(self.phases_s, "alone"):
+                yield
+        finally:
+            if self._main >= 0:
+                self._note_the_time()
+                fcntl.flock(self._main, fcntl.LOCK_UN)
+                fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    def _empty(self) -> bool:
+        """Alone already, because nobody is there."""
+        if _try(self._gate, fcntl.LOCK_SH):
+            if _try(self._main, fcntl.LOCK_EX):
+                return True
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+        return False
+
+    def _wait_for_all(self) -> None:
+        """Until all have left by themselves or, once the gate was open long enough, by keeping newcomers out."""
+        while 0 <= time.monotonic() - self._last_alone() < OPEN_S:
+            time.sleep(LOOK_S)
+            if self._empty():
+                return
+        fcntl.flock(self._gate, fcntl.LOCK_SH)
+        fcntl.flock(self._main, fcntl.LOCK_EX)
+
+    def _last_alone(self) -> float:
+        """When somebody was last alone, by the clock that all processes share; 0 where it isn't known."""
+        said = os.pread(self._main, 8, 0)
+        return float(struct.unpack("d", said)[0]) if len(said) == 8 else 0.0
+
+    def _note_the_time(self) -> None:
+        with suppress(OSError):  # another user's file can be locked, not written
+            os.pwrite(self._main, struct.pack("d", time.monotonic()), 0)
+
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
         self._tell("waiting")
         with phase(self.phases_s, "waiting"):
-            fcntl.flock(self._gate, fcntl.LOCK_EX)  # it may be ours already: asking once more does no harm
-            fcntl.flock(self._main, kind)
+            yield
         self._tell("began")
 
 
@@ -109,12 +145,11 @@ def give_turns(backend: object, turn: Turn) -> Bench | None:
 def _open(path: Path) -> int:
     """A descriptor of the file, made where it isn't there. Reading is enough to lock it, so users can share one."""
     while True:
-        try:
-            return os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            pass
+        for how in (os.O_RDWR, os.O_RDONLY):
+            with suppress(FileNotFoundError, PermissionError):
+                return os.open(path, how)
         try:  # not O_CREAT alone: Linux refuses that in /tmp for a file that another user made
-            return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0o644)
+            return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         except FileExistsError:
             continue
 

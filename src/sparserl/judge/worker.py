@@ -106,7 +106,7 @@ class Machine:
         padding = padding_value(self.dtype)
         vals = self.backend.alloc(slots * padding.itemsize)
         where = None if slot_of is None else self._upload(np.ascontiguousarray(slot_of, dtype=np.int32))
-        digests = {name: self.backend.digest(buffer) for name, buffer in buffers.items()}
+        digests = dict(zip(buffers, self.backend.inspect([], [*buffers.values()])[1], strict=True))
         self.structures[key] = Structure(buffers, where, vals, padding, digests)
 
     def drop_structure(self, key: str) -> None:
@@ -161,8 +161,7 @@ class Machine:
             report = backend.run_chain(loaded.executable, [here, there, source], 1)
         else:
             report = backend.run(loaded.executable, here, there, plain=True)
-        changed = report.ok and backend.digest(here) != before
-        return self._end(loaded, report, there, y_count, x_changed=changed, part=part)
+        return self._end(loaded, report, there, y_count, x=(here, before), part=part)
 
     def chain(self, name: str, check: Check, y_count: int, steps: int, feed_back: bool) -> list[Ran]:
         """`steps` dependent products behind a slow writer. Fed back: first the same one by one, plainly.
@@ -278,31 +277,32 @@ class Machine:
         return found
 
     def _end(
-        self, loaded: Loaded, report: RunReport, y: Buffer, y_count: int, *, x_changed: bool = False,
+        self, loaded: Loaded, report: RunReport, y: Buffer, y_count: int, *, x: tuple[Buffer, str] | None = None,
         part: Part | None = None,
     ) -> Ran:  # fmt: skip
-        found = report.reason or "failed without a reason"
-        if report.ok:
-            found = self._findings(loaded, y) or (
-                f"changed its input '{loaded.job.vector_names[0]}'" if x_changed else ""
-            )
+        """`x` comes with its hash where it must not have changed."""
+        found = self._findings(loaded, y, x) if report.ok else report.reason or "failed without a reason"
         if found:
             self._renew(loaded)
             return Ran(np.empty(0), found)
         out = self.backend.read(y, store(np.zeros(1), self.dtype).dtype, y_count, part)
         return Ran(out, "", self._dirty(loaded), sectors=report.sectors, modelled_us=report.modelled_us)
 
-    def _findings(self, loaded: Loaded, y: Buffer) -> str:
+    def _findings(self, loaded: Loaded, y: Buffer, x: tuple[Buffer, str] | None) -> str:
         """What a program did to memory that is not its to write."""
-        held, backend = self.structures[loaded.structure], self.backend
+        held, (x_name, y_name) = self.structures[loaded.structure], loaded.job.vector_names
         inputs = {**held.arrays, "vals": held.vals}
         vectors = {f"{role} vector": buffer for (role, _), buffer in self.vectors.items()}
-        around = {**inputs, **vectors, loaded.job.vector_names[1]: y, **backend.workspaces(loaded.executable)}
-        for name, buffer in around.items():
-            if not backend.guards_intact(buffer):
+        around = {**inputs, **vectors, y_name: y, **self.backend.workspaces(loaded.executable)}
+        expected = dict(held.digests)
+        if x is not None:
+            inputs[x_name], expected[x_name] = x
+        intact, digests = self.backend.inspect([*around.values()], [*inputs.values()])
+        for name, fine in zip(around, intact, strict=True):
+            if not fine:
                 return f"wrote outside the bounds of '{name}'"
-        for name, buffer in inputs.items():
-            if backend.digest(buffer) != held.digests[name]:
+        for name, digest in zip(inputs, digests, strict=True):
+            if digest != expected[name]:
                 return f"changed its input '{name}'"
         return ""
 

@@ -17,7 +17,7 @@ from sparserl.backends.backend import Executable, TimingPlan
 from sparserl.bench.explore import Effort, Explorer
 from sparserl.bench.machine import Machine
 from sparserl.errors import BackendError
-from sparserl.judge import plain, timing
+from sparserl.judge import plain
 from sparserl.matrix import Pattern
 from sparserl.program import parse
 from sparserl.recipes import Recipe
@@ -42,14 +42,13 @@ def baseline_us(
     from sparserl.backends.cuda import CudaBackend
 
     assert isinstance(machine.inner, CudaBackend)
-    with machine.turn.shared():
-        ready = _variants(machine.inner, pattern, problem)
+    ready = _variants(machine, machine.inner, pattern, problem)
     brief, longer = efforts
     found: dict[str, float] = {}
     for mode in brief.modes:
         names = list(ready)
         for effort in (brief, longer):
-            plan = timing.plan(pattern, problem, mode, effort.rounds, effort.graph_ms)
+            plan = explorer.plan(mode, effort)
             times_us = _timed(machine, ready, names, plan)
             names = sorted(times_us, key=times_us.__getitem__)[:FINALISTS]
         if times_us:
@@ -66,12 +65,13 @@ def _timed(
     return {name: float(np.median(each)) for name, each in zip(names, readings, strict=True)}
 
 
-def _variants(backend: CudaBackend, pattern: Pattern, problem: Problem) -> dict[str, Executable]:
+def _variants(machine: Machine, backend: CudaBackend, pattern: Pattern, problem: Problem) -> dict[str, Executable]:
     from sparserl.backends import cusparse
 
     values = store(np.random.default_rng(0).standard_normal(pattern.nonzeros), problem.dtype)
-    held = backend.alloc(max(1, values.nbytes))
-    backend.write(held, values)
+    with machine.turn.shared():
+        held = backend.alloc(max(1, values.nbytes))
+        backend.write(held, values)
     orders = [problem]
     if problem.op == "spmm":
         orders.append(replace(problem, b_order="col", c_order="col"))
@@ -79,7 +79,7 @@ def _variants(backend: CudaBackend, pattern: Pattern, problem: Problem) -> dict[
     for order in dict.fromkeys(orders):
         for name in cusparse.variants(order, pattern):
             try:
-                made = cusparse.prepare(backend, name, pattern, order, held)
+                made = cusparse.prepare(backend, name, pattern, order, held, held=machine.turn.shared)
             except BackendError:  # too little memory for this format: there are others
                 continue
             if not isinstance(made, str):

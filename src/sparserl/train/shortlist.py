@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 
 from sparserl.bench.reference import best_of_families, by_estimate, in_turns
-from sparserl.lifetime import leave_with
+from sparserl.lifetime import help_with
 from sparserl.matrix import Pattern
 from sparserl.recipes import Recipe, candidates
 from sparserl.records import Problem
@@ -92,7 +92,7 @@ class Ahead:
         if not self._workers:
             return None
         spawn = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._workers, spawn, initializer=leave_with, initargs=(os.getpid(),))
+        return ProcessPoolExecutor(self._workers, spawn, initializer=help_with, initargs=(os.getpid(),))
 
     def each(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Ready | Exception]]:
         """Every task in its order with what came of it; a case that can't be made has the exception in place."""

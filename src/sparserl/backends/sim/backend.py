@@ -99,6 +99,9 @@ class SimBackend:
         slots[:] = padding
         slots[_own(slot_of).view(np.dtype(np.int32), flat.size)] = flat
 
+    def inspect(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> tuple[list[bool], list[str]]:
+        return [self.guards_intact(buffer) for buffer in guarded], [self.digest(buffer) for buffer in digested]
+
     def guards_intact(self, buffer: Buffer) -> bool:
         return _own(buffer).guards_intact()
 
