@@ -194,6 +194,16 @@ def test_a_digest_depends_on_every_byte_and_on_the_order(backend: CudaBackend) -
     assert backend.digest(backend.alloc(0)) == backend.digest(backend.alloc(0))
 
 
+def test_arrays_that_go_up_together_are_there_and_guarded(backend: CudaBackend) -> None:
+    rng = np.random.default_rng(5)
+    arrays = {str(size): rng.integers(0, 256, size, dtype=np.uint8) for size in (0, 1, 300, 70_000)}
+    arrays["rows"] = rng.standard_normal((40, 50))[::2]  # not contiguous
+    buffers = backend.upload(arrays)
+    assert all(backend.inspect([*buffers.values()], [])[0])
+    for name, array in arrays.items():
+        assert np.array_equal(backend.read(buffers[name], array.dtype, array.size), array.ravel())
+
+
 def test_many_buffers_are_looked_over_at_once_as_they_are_one_by_one(backend: CudaBackend) -> None:
     sizes = [0, 1, 7, 8, 255, 4096, 1_000_003, *range(100, 180)]
     buffers = [upload(backend, np.random.default_rng(size).integers(0, 256, size, dtype=np.uint8)) for size in sizes]

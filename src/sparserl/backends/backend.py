@@ -150,6 +150,9 @@ class Backend(Protocol):
     def alloc(self, size_bytes: int) -> Buffer:
         """Memory with a guard zone of at least 256 known bytes on either side; contents undefined; 256-byte aligned."""
 
+    def upload(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Buffer]:
+        """Each in memory of its own, as `alloc` gives it."""
+
     def room_bytes(self) -> int:
         """What could still be allocated, about."""
 

@@ -150,6 +150,23 @@ class CudaBackend:
     # ---- memory
 
     def alloc(self, size_bytes: int) -> CudaBuffer:
+        buffer = self._room(size_bytes)
+        self.settle()
+        return buffer
+
+    def upload(self, arrays: Mapping[str, Array]) -> dict[str, Buffer]:
+        self.settle()
+        buffers: dict[str, Buffer] = {}
+        for name, array in arrays.items():
+            data = np.ascontiguousarray(array)
+            buffers[name] = self._room(data.nbytes)
+            if data.nbytes:
+                call("cuMemcpyHtoD", buffers[name].pointer, data.ctypes.data, data.nbytes)
+        self.settle()
+        return buffers
+
+    def _room(self, size_bytes: int) -> CudaBuffer:
+        """A buffer whose guard zones are about to be filled."""
         if size_bytes < 0:
             raise ValueError(f"The 'size_bytes' of a buffer must not be negative. Got {size_bytes}.")
         self.enter()
@@ -163,7 +180,6 @@ class CudaBackend:
         buffer = CudaBuffer(raw, size_bytes)
         call("cuMemsetD8", buffer.start, GUARD_BYTE, GUARD_BYTES)
         call("cuMemsetD8", buffer.pointer + size_bytes, GUARD_BYTE, buffer.end - buffer.pointer - size_bytes)
-        self.settle()
         return buffer
 
     def room_bytes(self) -> int:

@@ -159,7 +159,7 @@ class Explorer:
         return replace(plan, repetitions=max(FEWEST if self.best_us[mode] < LONG_US else 1, fitting))
 
     def _placed(self, packed: Packed) -> dict[str, Buffer]:
-        arrays = {name: self._upload(array) for name, array in packed.arrays.items()}
+        arrays = self._backend.upload(packed.arrays)
         slot_of = None if packed.slot_of is None else self._upload(packed.slot_of)
         arrays["vals"] = self._backend.alloc(max(1, packed.slots * self._problem.value_bytes))
         self._backend.scatter(arrays["vals"], self._values, slot_of, padding_value(self._problem.dtype))
@@ -228,6 +228,4 @@ class Explorer:
         return "" if worst < {"float64": 1e-12, "float32": 1e-4}.get(dtype, 2e-2) else f"off by {worst:.2g}"
 
     def _upload(self, array: np.ndarray) -> Buffer:
-        buffer = self._backend.alloc(max(1, array.nbytes))
-        self._backend.write(buffer, array)
-        return buffer
+        return self._backend.upload({"": array})[""]

@@ -102,7 +102,7 @@ class Machine:
             held.clear()  # type: ignore[attr-defined]
 
     def put_structure(self, key: str, arrays: Mapping[str, Array], slot_of: Array | None, slots: int) -> None:
-        buffers = {name: self._upload(array) for name, array in arrays.items()}
+        buffers = self.backend.upload(arrays)
         padding = padding_value(self.dtype)
         vals = self.backend.alloc(slots * padding.itemsize)
         where = None if slot_of is None else self._upload(np.ascontiguousarray(slot_of, dtype=np.int32))
@@ -320,9 +320,7 @@ class Machine:
         self.vectors.clear()
 
     def _upload(self, array: Array) -> Buffer:
-        buffer = self.backend.alloc(array.nbytes)
-        self.backend.write(buffer, array)
-        return buffer
+        return self.backend.upload({"": array})[""]
 
     def _vector(self, role: str, size_bytes: int) -> Buffer:
         if (role, size_bytes) not in self.vectors:

@@ -73,6 +73,12 @@ class SimBackend:
     def alloc(self, size_bytes: int) -> SimMemory:
         return SimMemory(size_bytes)
 
+    def upload(self, arrays: Mapping[str, np.ndarray]) -> dict[str, Buffer]:
+        buffers: dict[str, Buffer] = {name: self.alloc(array.nbytes) for name, array in arrays.items()}
+        for name, array in arrays.items():
+            self.write(buffers[name], array)
+        return buffers
+
     def room_bytes(self) -> int:
         return ROOM_BYTES
 
