@@ -44,10 +44,19 @@ say "pretraining: CUDA text, half of it with a piece to fill in"
 "${sparserl[@]}" train pretrain --out "$out/pretrain" --corpus "$corpus" --size tiny --epochs 1 --context 128 \
     --batch-tokens 512 --warmup 5 --device "$learn" --resume
 
-say "fine-tuning: fast programs for each matrix"
-"${sparserl[@]}" train sft --out "$out/sft" --collection "$out/collection" --weights "$out/pretrain" \
-    --encoder "$out/encoder/encoder" --samples "$out/samples.npz" --target "$target" --epochs 1 --least-steps 8 \
+say "estimates: what would be fast on matrices that nobody timed"
+"${sparserl[@]}" train estimate --out "$out/estimated" --collection "$out/collection" --cases 4 --most-nonzeros 1500 \
+    --workers 0
+
+say "fine-tuning on estimates"
+"${sparserl[@]}" train sft --out "$out/guess" --collection "$out/estimated" --weights "$out/pretrain" \
+    --encoder "$out/encoder/encoder" --samples "$out/estimated.npz" --target "$target" --epochs 1 --least-steps 4 \
     --batch-tokens 2560 --warmup 2 --device "$learn" --resume
+
+say "fine-tuning: fast programs for each matrix"
+"${sparserl[@]}" train sft --out "$out/sft" --collection "$out/collection" --weights "$out/guess" \
+    --samples "$out/samples.npz" --target "$target" --epochs 1 --least-steps 8 --batch-tokens 2560 --warmup 2 \
+    --device "$learn" --resume
 
 say "rewriting: a faster program, or a right one, after one that was judged"
 "${sparserl[@]}" train turns --out "$out/turns" --collection "$out/collection" --weights "$out/sft" \

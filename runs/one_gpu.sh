@@ -7,7 +7,7 @@
 # --collection  what `sparserl train collect` wrote [OUT/collection]
 # --budget    seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # --study     also the controls (blind, features, learnt) and what pretraining is worth (1, 10, 100 %, three seeds)
-# STAGE       corpus tokens collect encoder pretrain sft turns rank ship; all of them without one
+# STAGE       corpus tokens collect estimate encoder pretrain sft turns rank ship; all of them without one
 # About two hours: collection an hour and more, pretraining and fine-tuning minutes.
 set -euo pipefail
 out=${1:?give the folder of the run} && shift
@@ -23,7 +23,7 @@ while (($#)); do
         *) stages+=("$1") && shift ;;
     esac
 done
-((${#stages[@]})) || stages=(corpus tokens collect encoder pretrain sft turns rank ship)
+((${#stages[@]})) || stages=(corpus tokens collect estimate encoder pretrain sft turns rank ship)
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 collection=${collection:-$out/collection}
@@ -78,17 +78,25 @@ spmm f32 32,300
 spmm f32 64,300
 spmm f32 128,300"
 }
+estimate() {  # needs no GPU, but scikit-learn
+    local problem cases
+    while IFS=, read -r problem cases; do
+        "${sparserl[@]}" train estimate --collection "$collection" --out "$out/estimated" --problem "$problem" \
+            --cases "$cases" "${matrices[@]}" | tail -n 1
+    done <<<"spmv f32,3000
+spmv f64,1000
+spmm f32 32,1000
+spmm f32 64,1000
+spmm f32 128,1000"
+}
 pretrain() {
     "${sparserl[@]}" train pretrain --out "$out/pretrain" --tokens "$tokens" --budget "$budget" --resume
 }
 sft() {
     local start=(--weights "$out/pretrain") controls
-    "${sparserl[@]}" train sft --out "$out/sft" "${start[@]}" --encoder "$out/encoder/encoder" "${fine[@]}"
+    fine_tuned ""
     [[ -n $study ]] || return 0
-    for controls in blind features learnt; do
-        "${sparserl[@]}" train sft --out "$out/sft-$controls" "${start[@]}" "--$controls" \
-            --encoder "$out/encoder-$controls/encoder" "${fine[@]}"
-    done
+    for controls in blind features learnt; do fine_tuned "-$controls" "--$controls"; done
     local fraction seed with
     for fraction in 0.01 0.1 1; do
         for seed in 0 1 2; do
@@ -100,14 +108,23 @@ sft() {
         done
     done
 }
+fine_tuned() {  # first on estimates, where there are some, then on what was measured
+    local name=$1 from=(--weights "$out/pretrain" --encoder "$out/encoder$1/encoder") && shift
+    if [[ -f $out/estimated/cases.jsonl ]]; then
+        "${sparserl[@]}" train sft --out "$out/guess$name" "${from[@]}" --collection "$out/estimated" --epochs 2 \
+            --samples "$out/estimated.npz" --target h200 --budget "$budget" --resume "$@"
+        from=(--weights "$out/guess$name")
+    fi
+    "${sparserl[@]}" train sft --out "$out/sft$name" "${from[@]}" "${fine[@]}" "$@"
+}
 turns() { "${sparserl[@]}" train turns --out "$out/turns" --weights "$out/sft" "${fine[@]}"; }
 rank() { "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" "${fine[@]}"; }
 ship() { "${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano"; }
 
 for stage in "${stages[@]}"; do
     case $stage in
-        corpus | tokens | collect | encoder | pretrain | sft | turns | rank | ship) ;;
-        *) echo "one_gpu.sh: there is no stage '$stage': corpus tokens collect encoder pretrain sft turns rank ship" >&2 && exit 2 ;;
+        corpus | tokens | collect | estimate | encoder | pretrain | sft | turns | rank | ship) ;;
+        *) echo "one_gpu.sh: there is no stage '$stage': corpus tokens collect estimate encoder pretrain sft turns rank ship" >&2 && exit 2 ;;
     esac
     printf '== %s\n' "$stage"
     "$stage"

@@ -493,8 +493,8 @@ def test_the_cpu_script_walks_all_stages_and_prints_a_sample(tmp_path: Path) -> 
         capture_output=True, text=True, env=environment, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    for stage in ("pretrain", "sft", "turns", "rank"):
-        assert read_config(tmp_path / "run" / stage / "policy")["notes"]["stage"] == stage
+    for folder, stage in (*((each, each) for each in ("pretrain", "sft", "turns", "rank")), ("guess", "sft")):
+        assert read_config(tmp_path / "run" / folder / "policy")["notes"]["stage"] == stage
     assert read_config(tmp_path / "run" / "nano")["notes"]["stage"] == "rank"
     said = done.stdout.split("as it would be shipped")[1]
     assert " MB\n" in said and len(said.splitlines()) > 2

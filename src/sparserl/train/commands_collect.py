@@ -78,3 +78,30 @@ def collect(
     finally:
         if judge is not None:
             judge.close()
+
+
+def estimate(
+    *,
+    collection: Annotated[Path, typer.Option(help="Folder that `sparserl train collect` wrote.")],
+    out: Annotated[Path, typer.Option(help="Folder of the estimates; a run that was stopped goes on there.")],
+    problem: Annotated[str, typer.Option(help="'spmv f32', 'spmv f64', 'spmm f32 64' …")] = "spmv f32",
+    cases: Annotated[int, typer.Option(help="matrices, in all shares together")] = 3000,
+    after: Annotated[int, typer.Option(help="Leave out so many: those that the collection may have.")] = 2000,
+    matrices: Annotated[Path | None, typer.Option(help="Folder with the real matrices of the collection.")] = None,
+    share: Annotated[str, typer.Option(help="I/N: every N-th case from the I-th on, for N processes at once.")] = "0/1",
+    budget: Annotated[float, typer.Option(help="Seconds; what is left is done by the next call.")] = 1e9,
+    workers: Annotated[int, typer.Option(help="processes; 0: none but this one")] = CORES,
+    most_nonzeros: Annotated[float, typer.Option(help="Smaller matrices only, such as 5e3 for the simulator.")] = 0.0,
+) -> None:
+    """Guess what would be fast on matrices that nobody timed: fine-tuning learns from that first."""
+    from sparserl.train import cases as drawn
+    from sparserl.train.collected import load
+    from sparserl.train.estimate import estimate as run
+    from sparserl.train.estimate import estimator
+
+    asked, (which, shares) = problem_of(problem), share_of(share)
+    within = drawn.range_up_to(asked, most_nonzeros) if most_nonzeros else None
+    listed = drawn.training_cases(asked, after + cases, within=within)[after:]
+    found = estimator(load(collection), asked, matrices=matrices, kept=collection / "features.jsonl")
+    for row in run(listed[which::shares], found, out, workers=workers, budget_s=budget):
+        typer.echo(row)

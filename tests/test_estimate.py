@@ -1,0 +1,156 @@
+"""Estimates: programs for matrices that nobody timed, from trees fitted to a collection, read like a collection."""
+
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sparserl import families
+from sparserl.bench.archive import sha
+from sparserl.errors import StoreError
+from sparserl.matrix import Pattern
+from sparserl.program import parse
+from sparserl.recipes import Recipe, admissible, summarise
+from sparserl.records import Problem
+from sparserl.store import append_jsonl, read_jsonl
+from sparserl.train import estimate as estimates
+from sparserl.train.cases import TrainingCase, from_source
+from sparserl.train.chosen import ChoiceRules, choose
+from sparserl.train.collected import load
+from sparserl.train.controls import TreesConfig
+from sparserl.train.withheld import withheld_recipe, withheld_text
+
+PROBLEM = Problem()
+PLAN = estimates.Plan(trees=TreesConfig(rounds=40, leaves=15, smallest_leaf=5))
+
+
+def source(seed: int) -> dict[str, Any]:
+    """Short rows for even seeds, long ones for odd."""
+    params = {"rows": 400, "columns": 400, "per_row": 3 if seed % 2 == 0 else 48}
+    return {"family": "uniform", "seed": seed, "params": params}
+
+
+def case(seed: int) -> TrainingCase:
+    return from_source(f"uniform-{seed}", source(seed))
+
+
+def truth(pattern: Pattern, recipe: Recipe) -> float:
+    """Log time: many lanes are good for long rows and bad for short ones; all else doesn't matter."""
+    wanted = 1.0 if pattern.nonzeros / pattern.rows < 10 else 16.0
+    return abs(math.log2(float(recipe.setting("lanes", 1)) / wanted)) * 0.5
+
+
+def changed(recipe: Recipe, note: str) -> str:
+    return recipe.text + f"// {note}\n"
+
+
+def program(out: Path, text: str, parents: tuple[str, ...] = ()) -> None:
+    line = {"program": sha(text), "text": text, "parents": list(parents), "mutations": ["unroll"], "binary": None}
+    append_jsonl(out / "programs.jsonl", line)
+
+
+def measured(seed: int, text: str, us: float | None, *, recipe: Recipe | None = None) -> dict[str, Any]:
+    return {
+        "case": f"uniform-{seed}", "problem": "spmv float32", "program": sha(text),
+        "origin": "recipe" if recipe else "variant", "family": recipe.family if recipe else "any",
+        "name": recipe.name if recipe else "unroll", "verdict": "WRONG" if us is None else "CORRECT",
+        "solver_us": us, "chain_us": us, "retimed": True, "baseline_solver_us": 50.0, "baseline_chain_us": 50.0,
+    }  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve matrices; every recipe has a variant as fast as itself and one that is wrong on some matrix."""
+    out = tmp_path_factory.mktemp("collection")
+    for seed in range(1_000_000, 1_000_012):
+        pattern = families.make("uniform", seed, **source(seed)["params"])
+        there = [r for r in admissible(summarise(pattern, PROBLEM)) if not withheld_recipe(r)]
+        for number, recipe in enumerate(random.Random(seed).sample(there, 120)):
+            us = math.exp(truth(pattern, recipe))
+            program(out, recipe.text)
+            append_jsonl(out / "measured.jsonl", measured(seed, recipe.text, us, recipe=recipe))
+            for note, time_us in (("as fast", us), ("wrong", us if number else None)):
+                program(out, changed(recipe, note), (sha(recipe.text),))
+                append_jsonl(out / "measured.jsonl", measured(seed, changed(recipe, note), time_us))
+        append_jsonl(
+            out / "cases.jsonl",
+            {"case": f"uniform-{seed}", "problem": "spmv float32", "split": "train", "source": source(seed),
+             "rows": 400, "columns": 400, "nonzeros": pattern.nonzeros, "admitted": [], "device": "test"},
+        )  # fmt: skip
+    return out
+
+
+@pytest.fixture(scope="module")
+def estimator(collection: Path) -> estimates.Estimator:
+    kept = collection / "features.jsonl"
+    return estimates.estimator(load(collection), PROBLEM, matrices=None, kept=kept, plan=PLAN)
+
+
+def test_the_best_by_estimate_are_what_features_decide(estimator: estimates.Estimator) -> None:
+    for seed in (1_002_000, 1_002_001):
+        line, entries = estimator.entries(case(seed))
+        recipes = [entry.recipe for entry in entries if entry.origin == "recipe"]
+        assert len(recipes) == PLAN.recipes and line["nonzeros"] == case(seed).load().nonzeros
+        assert sum(truth(case(seed).load(), recipe) for recipe in recipes) / len(recipes) < 0.2
+        assert not any(withheld_text(entry.recipe.text) for entry in entries)
+        logs = [math.log(entry.times_us["solver"]) for entry in entries]
+        assert max(logs) - min(logs) <= PLAN.reach
+
+
+def test_variants_come_with_their_recipe_and_never_one_that_was_wrong(
+    collection: Path, estimator: estimates.Estimator
+) -> None:
+    _, entries = estimator.entries(case(1_002_000))
+    recipes = {sha(entry.recipe.text): entry for entry in entries if entry.origin == "recipe"}
+    variants = [entry for entry in entries if entry.origin == "variant"]
+    assert variants
+    for variant in variants:
+        parent = recipes[variant.parents[0]]
+        assert variant.times_us["solver"] == pytest.approx(parent.times_us["solver"])
+        assert parse(variant.recipe.text).layout == parent.recipe.layout
+    wrong = {line["program"] for line in read_jsonl(collection / "measured.jsonl") if line["verdict"] == "WRONG"}
+    assert wrong and not wrong & {sha(variant.recipe.text) for variant in variants}
+
+
+def test_what_a_variant_gains_over_a_slow_recipe_is_not_believed(tmp_path: Path, collection: Path) -> None:
+    texts = {line["program"]: line["text"] for line in read_jsonl(collection / "programs.jsonl")}
+    recipes = [line for line in read_jsonl(collection / "measured.jsonl") if line["origin"] == "recipe"][:3]
+    best, near, slow = (texts[line["program"]] for line in recipes)
+    for text, us, parent in (
+        (best, 10.0, None), (near, 11.0, None), (slow, 30.0, None),
+        (near + "// a\n", 9.0, near), (slow + "// b\n", 10.0, slow),
+    ):  # fmt: skip
+        program(tmp_path, text, (sha(parent),) if parent else ())
+        line = measured(1_000_000, text, us)
+        append_jsonl(tmp_path / "measured.jsonl", {**line, "origin": "variant" if parent else "recipe"})
+    append_jsonl(tmp_path / "cases.jsonl", read_jsonl(collection / "cases.jsonl")[0])
+    assert estimates.variants_of(load(tmp_path), PROBLEM) == {sha(near): [(sha(near + "// a\n"), estimates.LUCK)]}
+
+
+def test_fine_tuning_reads_estimates_like_a_collection(tmp_path: Path, estimator: estimates.Estimator) -> None:
+    cases = [case(seed) for seed in range(1_002_000, 1_002_004)]
+    assert len(list(estimates.estimate(cases[:2], estimator, tmp_path))) == 2
+    rows = list(estimates.estimate(cases, estimator, tmp_path, workers=2))
+    assert len(rows) == 2 and "12 recipes" in rows[0], "those that are there are passed over"
+    found = load(tmp_path)
+    assert [each.name for each in found.cases] == [each.name for each in cases]
+    train, dev = choose(found, dict.fromkeys((each.name for each in cases), "regular"), ChoiceRules())
+    chosen = [*train, *dev]
+    assert {each.case for each in chosen} == {each.name for each in cases}
+    assert sum(each.variant for each in train) >= 0.4 * len(train)
+
+
+def test_estimates_and_measurements_don_t_mix(collection: Path, estimator: estimates.Estimator) -> None:
+    with pytest.raises(StoreError, match="are of test, not of estimate"):
+        next(estimates.estimate([case(1_002_000)], estimator, collection))
+
+
+def test_a_budget_that_is_spent_says_so(tmp_path: Path, estimator: estimates.Estimator) -> None:
+    cases = [case(seed) for seed in (1_002_000, 1_002_001)]
+    rows = list(estimates.estimate(cases, estimator, tmp_path, budget_s=0.0))
+    assert len(rows) == 2 and "time is up" in rows[-1]
+    assert len(load(tmp_path).cases) == 1
