@@ -349,10 +349,11 @@ def test_the_command_collects_on_the_simulator(tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(commands_collect.collect)
     words = "--problem spmv-f32 --cases 2 --share 1/2 --device sim --variants 0 --workers 1 --ahead 0 --cheapest 1"
-    done = CliRunner().invoke(
-        app, [*words.split(), "--at-random", "1", "--of-family", "0", "--most-nonzeros", "400", "--out", str(tmp_path)]
-    )
+    words += f" --at-random 1 --of-family 0 --most-nonzeros 400 --out {tmp_path}"
+    done = CliRunner().invoke(app, words.split())
     assert done.exit_code == 0, done.output
+    again = CliRunner().invoke(app, words.replace("--device sim", "--device cuda").split())
+    assert again.exit_code == 0 and "are there" in again.output, "where nothing is left, no GPU is needed"
     (case,) = collected.load(tmp_path).cases
     assert case.source["seed"] in splits.seed_range("train") and case.nonzeros < 2000
     assert json.loads((tmp_path / "cases.jsonl").read_text())["device"] == SimBackend(nvrtc=False).device().name

@@ -21,7 +21,10 @@ extern "C" __global__ void fill(const unsigned char* data, const float* x, unsig
         for (int part = 0; part < 3; ++part) y[4 + 3 * zone + part] = zones[zone][part];
     }
 }
-extern "C" __global__ void look(const unsigned char* data, const float* x, unsigned long long* y) { inspect(y, 4, 0xA5); }
+extern "C" __global__ void look(const unsigned char* data, const float* x, unsigned long long* y)
+{
+    inspect(y, 4, 0xA5);
+}
 """
 
 

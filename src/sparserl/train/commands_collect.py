@@ -49,10 +49,13 @@ def collect(
     from sparserl.backends import open_backend
     from sparserl.bench.machine import Machine
     from sparserl.bench.packing import PackPool
+    from sparserl.bench.reference import problem_name
     from sparserl.judge.evaluate import Judge
+    from sparserl.store import read_jsonl
     from sparserl.train import cases as drawn
     from sparserl.train.collect import Plan, Setup
     from sparserl.train.collect import collect as run
+    from sparserl.train.entries import CASES, settled
     from sparserl.train.shortlist import Numbers
 
     asked, (which, shares) = problem_of(problem), share_of(share)
@@ -64,6 +67,10 @@ def collect(
     real = matrices is not None
     of_dev = split == "dev"
     listed = drawn.dev_cases(real=real) if of_dev else drawn.training_cases(asked, cases, real=real, within=within)
+    mine, done = listed[which::shares], settled(read_jsonl(out / f"{CASES}.jsonl"), problem_name(asked))
+    if all(case.name in done for case in mine):  # said before a GPU is asked for
+        typer.echo(f"all {len(mine)} matrices of '{problem}' in this share are there")
+        return
     backend = open_backend(device)
     about = backend.device()
     judge = Judge("cuda" if device == "cuda" else "sim", compile_workers=workers) if variants else None
@@ -73,7 +80,7 @@ def collect(
             judge=judge, folder=matrices, ahead=ahead,
             plan=Plan(numbers=Numbers(cheapest, of_family, at_random), variants=variants),
         )  # fmt: skip
-        for row in run(listed[which::shares], setup, budget):
+        for row in run(mine, setup, budget):
             typer.echo(row)
     finally:
         if judge is not None:

@@ -6,7 +6,7 @@ line in `cases.jsonl` are of a run that was stopped in between; the case is done
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,12 +52,8 @@ class Written:
                 f"The records in {out} are of {', '.join(sorted(others))}, not of {device}: "
                 "choose another --out folder."
             )
-        self.done = {line["case"] for line in earlier if self._settled(line)}
+        self.done = settled(earlier, self._problem)
         self._texts = {line["program"] for line in read_jsonl(out / f"{PROGRAMS}.jsonl")}
-
-    def _settled(self, line: Mapping[str, Any]) -> bool:
-        """Done, or not to be tried again."""
-        return line["problem"] == self._problem and ("fault" not in line or line.get("fatal", False))
 
     def add(self, line: dict[str, Any], entries: Sequence[Entry], baseline: Mapping[str, float]) -> None:
         """The case's own line comes last: with it the case counts as done."""
@@ -89,6 +85,15 @@ class Written:
             "baseline_chain_us": _rounded(baseline.get("chain")),
             **({"cost_us": _rounded(recipe.cost_us)} if entry.origin == "recipe" else {}),
         }
+
+
+def settled(lines: Iterable[Mapping[str, Any]], problem: str) -> set[str]:
+    """The cases of a problem that are done, or not to be tried again."""
+    return {
+        line["case"]
+        for line in lines
+        if line["problem"] == problem and ("fault" not in line or line.get("fatal", False))
+    }
 
 
 def _rounded(us: float | None) -> float | None:
