@@ -128,7 +128,7 @@ def test_what_a_variant_gains_over_a_slow_recipe_is_not_believed(tmp_path: Path,
         line = measured(1_000_000, text, us)
         append_jsonl(tmp_path / "measured.jsonl", {**line, "origin": "variant" if parent else "recipe"})
     append_jsonl(tmp_path / "cases.jsonl", read_jsonl(collection / "cases.jsonl")[0])
-    assert estimates.variants_of(load(tmp_path), PROBLEM) == {sha(near): [(sha(near + "// a\n"), estimates.LUCK)]}
+    assert estimates.variants_of(load(tmp_path), PROBLEM) == {sha(near): [(sha(near + "// a\n"), 0.0)]}
 
 
 def test_fine_tuning_reads_estimates_like_a_collection(tmp_path: Path, estimator: estimates.Estimator) -> None:

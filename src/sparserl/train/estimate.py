@@ -53,16 +53,16 @@ class Plan:
     """the best by estimate"""
     reach: float = 0.15
     """programs further behind the best, by the logarithm of the time, are left out"""
-    variants: int = 3
+    variants: int = 1
     """of each recipe, drawn from those that were about as fast as it"""
     trees: TreesConfig = field(default_factory=TreesConfig)
 
 
 Variants = Mapping[str, Sequence[tuple[str, float]]]
 """hash of a recipe's text → hashes of its variants, each with the logarithm of its time over the recipe's"""
-NEAR, LUCK = 0.25, -0.03
-"""variants are compared with recipes no further behind the best of a matrix, and none counts as faster than this: what
-a variant gains over a slow recipe, or by luck, says nothing of another matrix"""
+NEAR = 0.25
+"""variants are compared with recipes no further behind the best of a matrix, and none counts as faster than its recipe:
+what one gains over a slow recipe, or by luck, says nothing of another matrix"""
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def variants_of(collection: Collection, problem: Problem) -> Variants:
         for variant in (each.program for each in case.correct if each.origin == "variant" and each.program in times):
             for parent in collection.texts[variant].parents:
                 if times.get(parent, math.inf) <= near and layout(parent) == layout(variant):
-                    seen[parent, variant].append(max(LUCK, times[variant] - times[parent]))
+                    seen[parent, variant].append(max(0.0, times[variant] - times[parent]))
     found: dict[str, list[tuple[str, float]]] = defaultdict(list)
     for (parent, variant), logs in seen.items():
         if variant not in wrong:
