@@ -53,30 +53,20 @@ one_encoder() {
     local folder=$out/$1 && shift
     [[ -f $folder/encoder/encoder.json ]] || "${sparserl[@]}" train encoder --out "$folder" "$@"
 }
-collect() {  # each process goes through all problems, so that none waits for the last of the others
-    local share races=${RACES:-8} jobs=()
+collect() {
+    local share problem limit=() races=${RACES:-8} jobs=() problems=()
+    for problem in "spmv f32:800" "spmv f64:300" "spmm f32 32:300" "spmm f32 64:300" "spmm f32 128:300"; do
+        problems+=(--problem "$problem")
+    done
+    [[ $budget == 0 ]] || limit=(--budget "$budget")
     for ((share = 0; share < races; share++)); do
-        collect_share "$share/$races" >"$out/collect-$share.log" &
+        "${sparserl[@]}" train collect --out "$collection" "${problems[@]}" --share "$share/$races" --workers 2 --ahead 1 \
+            "${matrices[@]}" "${limit[@]}" >"$out/collect-$share.log" &
         jobs+=($!)
     done
     for share in "${!jobs[@]}"; do wait "${jobs[share]}"; done
     tail -qn 1 "$out"/collect-*.log
     ! grep -q "time is up" "$out"/collect-*.log || exit 75
-}
-collect_share() {
-    local problem cases limit=() end=$((SECONDS + budget))
-    while IFS=, read -r problem cases; do
-        if ((budget)); then
-            ((SECONDS < end)) || { echo "the time is up; call again to go on" && return; }
-            limit=(--budget $((end - SECONDS)))
-        fi
-        "${sparserl[@]}" train collect --out "$collection" --problem "$problem" --cases "$cases" --share "$1" \
-            --workers 2 --ahead 1 "${matrices[@]}" "${limit[@]}"
-    done <<<"spmv f32,800
-spmv f64,300
-spmm f32 32,300
-spmm f32 64,300
-spmm f32 128,300"
 }
 estimate() {  # needs no GPU, but scikit-learn
     local problem cases

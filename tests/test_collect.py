@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import lzma
 import os
 import random
@@ -31,7 +30,7 @@ from sparserl.store import append_jsonl, read_jsonl
 from sparserl.train import collected, withheld
 from sparserl.train.cases import TrainingCase
 from sparserl.train.collect import Plan, Setup, collect
-from sparserl.train.commands_collect import problem_of, share_of
+from sparserl.train.commands_collect import counted, problem_of, share_of
 from sparserl.train.shortlist import Ahead, Numbers, Task, shortlist
 
 SPMV = Problem()
@@ -339,6 +338,9 @@ def test_problems_and_shares_are_read_as_they_are_written() -> None:
             problem_of(wrong)
     with pytest.raises(SparseRLError, match="--share"):
         share_of("3/3")
+    assert counted("spmv f64:300", 800) == (Problem(dtype="float64"), 300) and counted("spmv f32", 800)[1] == 800
+    with pytest.raises(SparseRLError, match="number after ':'"):
+        counted("spmv f32:many", 800)
 
 
 def test_the_command_collects_on_the_simulator(tmp_path: Path) -> None:
@@ -352,11 +354,17 @@ def test_the_command_collects_on_the_simulator(tmp_path: Path) -> None:
     words += f" --at-random 1 --of-family 0 --most-nonzeros 400 --out {tmp_path}"
     done = CliRunner().invoke(app, words.split())
     assert done.exit_code == 0, done.output
-    again = CliRunner().invoke(app, words.replace("--device sim", "--device cuda").split())
-    assert again.exit_code == 0 and "are there" in again.output, "where nothing is left, no GPU is needed"
     (case,) = collected.load(tmp_path).cases
     assert case.source["seed"] in splits.seed_range("train") and case.nonzeros < 2000
-    assert json.loads((tmp_path / "cases.jsonl").read_text())["device"] == SimBackend(nvrtc=False).device().name
+    (line,) = read_jsonl(tmp_path / "cases.jsonl")
+    assert line["device"] == SimBackend(nvrtc=False).device().name
+    again = CliRunner().invoke(app, words.replace("--device sim", "--device cuda").split())
+    assert again.exit_code == 0 and "are there" in again.output, "where nothing is left, no GPU is needed"
+    more = CliRunner().invoke(app, [*words.split(), "--problem", "spmv f64:4"])
+    assert more.exit_code == 0 and "are there" in more.output
+    assert Counter(case.problem for case in collected.load(tmp_path).cases) == {"spmv float32": 1, "spmv float64": 2}
+    late = CliRunner().invoke(app, [*words.split(), "--problem", "spmv f64:8", "--budget", "0"])
+    assert late.exit_code == 0 and "time is up" in late.output
 
 
 def test_a_matrix_with_a_time_that_can_not_be_is_left_out_and_tried_again(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +16,12 @@ from sparserl.errors import BackendError, SparseRLError
 from sparserl.records import Problem
 from sparserl.shares import share_of
 from sparserl.tune import make_problem
+
+if TYPE_CHECKING:
+    from sparserl.train.cases import TrainingCase
+    from sparserl.train.collect import Plan
+
+    Job = tuple[Problem, Sequence[TrainingCase]]
 
 CORES = max(1, (os.cpu_count() or 2) - 1)
 
@@ -27,10 +36,21 @@ def problem_of(text: str) -> Problem:
     raise SparseRLError(f"The '--problem' must read like 'spmv f32' or 'spmm f32 64'. Got {text!r}.")
 
 
+def counted(text: str, cases: int) -> tuple[Problem, int]:
+    """'spmv f32:800' is that problem on 800 matrices; without a number, on as many as `cases` says."""
+    name, _, count = text.partition(":")
+    if count and not count.strip().isdecimal():
+        raise SparseRLError(f"The number after ':' in '--problem' must be one of matrices. Got {text!r}.")
+    return problem_of(name), int(count) if count else cases
+
+
 def collect(
     *,
     out: Annotated[Path, typer.Option(help="Folder of the records; a run that was stopped goes on there.")],
-    problem: Annotated[str, typer.Option(help="'spmv f32', 'spmv f64', 'spmm f32 64' …")] = "spmv f32",
+    problem: Annotated[
+        list[str] | None,
+        typer.Option(help="'spmv f32' [default], 'spmm f32 64' …; 'spmv f64:300' for other --cases; again for more."),
+    ] = None,
     cases: Annotated[int, typer.Option(help="generated matrices, in all shares together")] = 800,
     matrices: Annotated[Path | None, typer.Option(help="Folder with the real matrices; none without.")] = None,
     split: Annotated[str, typer.Option(help="train, or dev: the matrices on which choices are made")] = "train",
@@ -46,42 +66,70 @@ def collect(
     most_nonzeros: Annotated[float, typer.Option(help="Smaller matrices only, such as 5e3 for the simulator.")] = 0.0,
 ) -> None:
     """Measure programs on training matrices: what the policy learns from."""
-    from sparserl.backends import open_backend
-    from sparserl.bench.machine import Machine
-    from sparserl.bench.packing import PackPool
     from sparserl.bench.reference import problem_name
-    from sparserl.judge.evaluate import Judge
     from sparserl.store import read_jsonl
     from sparserl.train import cases as drawn
-    from sparserl.train.collect import Plan, Setup
-    from sparserl.train.collect import collect as run
+    from sparserl.train.collect import Plan
     from sparserl.train.entries import CASES, settled
     from sparserl.train.shortlist import Numbers
 
-    asked, (which, shares) = problem_of(problem), share_of(share)
+    end = time.monotonic() + budget
+    which, shares = share_of(share)
     if device not in ("cuda", "sim"):
         raise BackendError(f"The '--device' of a collection must be cuda or sim. Got {device!r}.")
     if split not in ("train", "dev"):
         raise SparseRLError(f"The '--split' of a collection must be train or dev. Got {split!r}.")
-    within = drawn.range_up_to(asked, most_nonzeros) if most_nonzeros else None
-    real = matrices is not None
-    of_dev = split == "dev"
-    listed = drawn.dev_cases(real=real) if of_dev else drawn.training_cases(asked, cases, real=real, within=within)
-    mine, done = listed[which::shares], settled(read_jsonl(out / f"{CASES}.jsonl"), problem_name(asked))
-    if all(case.name in done for case in mine):  # said before a GPU is asked for
-        typer.echo(f"all {len(mine)} matrices of '{problem}' in this share are there")
-        return
-    backend = open_backend(device)
-    about = backend.device()
-    judge = Judge("cuda" if device == "cuda" else "sim", compile_workers=workers) if variants else None
+    there, real = read_jsonl(out / f"{CASES}.jsonl"), matrices is not None
+    left: list[Job] = []
+    for asked, count in [counted(text, cases) for text in problem or ["spmv f32"]]:
+        within = drawn.range_up_to(asked, most_nonzeros) if most_nonzeros else None
+        of_dev = split == "dev"
+        listed = drawn.dev_cases(real=real) if of_dev else drawn.training_cases(asked, count, real=real, within=within)
+        mine, done = listed[which::shares], settled(there, problem_name(asked))
+        if all(case.name in done for case in mine):  # said before a GPU is asked for
+            typer.echo(f"all {len(mine)} matrices of '{problem_name(asked)}' in this share are there")
+        else:
+            left.append((asked, mine))
+    if left:
+        plan = Plan(numbers=Numbers(cheapest, of_family, at_random), variants=variants)
+        _measure(left, plan, _Means(out, device, workers, ahead, matrices), end)
+
+
+@dataclass(frozen=True)
+class _Means:
+    """What a collection has at its hands."""
+
+    out: Path
+    device: str
+    workers: int
+    ahead: int
+    matrices: Path | None
+
+
+def _measure(left: Sequence[Job], plan: Plan, means: _Means, end: float) -> None:
+    """Problem after problem, with one machine and one judge: starting them takes as long as a dozen matrices."""
+    from sparserl.backends import open_backend
+    from sparserl.bench.machine import Machine
+    from sparserl.bench.packing import PackPool
+    from sparserl.judge.evaluate import Judge
+    from sparserl.train.collect import Setup
+    from sparserl.train.collect import collect as run
+
+    on_gpu, workers = means.device == "cuda", means.workers
+    backend = open_backend(means.device)
+    about, machine = backend.device(), Machine(backend)
+    judge = Judge("cuda" if on_gpu else "sim", compile_workers=workers) if plan.variants else None
     try:
-        setup = Setup(
-            Machine(backend), lambda: PackPool(workers, about.arch if device == "cuda" else "", about.sms), asked, out,
-            judge=judge, folder=matrices, ahead=ahead,
-            plan=Plan(numbers=Numbers(cheapest, of_family, at_random), variants=variants),
-        )  # fmt: skip
-        for row in run(mine, setup, budget):
-            typer.echo(row)
+        for asked, mine in left:
+            if time.monotonic() > end:
+                typer.echo("the time is up; call again to go on")
+                return
+            setup = Setup(
+                machine, lambda: PackPool(workers, about.arch if on_gpu else "", about.sms), asked, means.out,
+                judge=judge, folder=means.matrices, ahead=means.ahead, plan=plan,
+            )  # fmt: skip
+            for row in run(mine, setup, end - time.monotonic()):
+                typer.echo(row)
     finally:
         if judge is not None:
             judge.close()
