@@ -83,7 +83,7 @@ pretrain() {
     "${sparserl[@]}" train pretrain --out "$out/pretrain" --tokens "$tokens" --budget "$budget" --resume
 }
 sft() {
-    local start=(--weights "$out/pretrain") controls
+    local controls
     fine_tuned ""
     [[ -n $study ]] || return 0
     for controls in blind features learnt; do fine_tuned "-$controls" "--$controls"; done
@@ -91,7 +91,7 @@ sft() {
     for fraction in 0.01 0.1 1; do
         for seed in 0 1 2; do
             for with in with without; do
-                local weights=() && [[ $with == without ]] || weights=("${start[@]}")
+                local weights=() && [[ $with == without ]] || weights=(--weights "$out/pretrain")
                 "${sparserl[@]}" train sft --out "$out/worth/$fraction-$seed-$with" "${weights[@]}" --fraction "$fraction" \
                     --seed "$seed" --encoder "$out/encoder/encoder" "${fine[@]}"
             done

@@ -80,12 +80,9 @@ class Generated:
         self.binary: Binary | None = binary or backend.compile(job.source, job.kernels)
         self.packed_bytes = packed.size_bytes_without_values + packed.slots * problem.value_bytes
         self._dtype = problem.dtype
-        self._slot_of = None if packed.slot_of is None else _uploaded(backend, packed.slot_of.astype(np.int32))
+        self._slot_of = None if packed.slot_of is None else backend.upload({"": packed.slot_of.astype(np.int32)})[""]
         self._values = backend.alloc(max(packed.slots * problem.value_bytes, 1))
-        self._arrays: Mapping[str, Buffer] = {
-            **{name: _uploaded(backend, array) for name, array in packed.arrays.items()},
-            "vals": self._values,
-        }
+        self._arrays: Mapping[str, Buffer] = {**backend.upload(packed.arrays), "vals": self._values}
         self.set_values(matrix.data)
         self.executable = backend.prepare(self.binary, job, self._arrays)
 
@@ -125,13 +122,6 @@ class Library:
             self.backend.write(self._values, store(values, self._dtype))  # the routine is told and follows
 
 
-def _uploaded(backend: Backend, array: Array) -> Buffer:
-    buffer = backend.alloc(max(array.nbytes, 1))
-    if array.size:
-        backend.write(buffer, array)
-    return buffer
-
-
 def verify(engine: Engine, pattern: Pattern, problem: Problem, restore: Array, seed: int | None = None) -> None:
     """Multiply fresh numbers and compare with SciPy in float64, row by row; then put the values `restore` back.
 
@@ -168,7 +158,7 @@ def multiply(engine: Engine, x: Array, problem: Problem, rows: int) -> Array:
     """One product of float64 numbers (columns, n) through buffers with a poisoned result: (rows, n)."""
     backend = engine.backend
     stored = store(x.T if problem.b_order == "col" else x, problem.dtype).reshape(-1)
-    source = _uploaded(backend, stored)
+    source = backend.upload({"": stored})[""]
     count = rows * problem.columns
     target = backend.alloc(max(count * problem.value_bytes, 1))
     backend.fill(target, 0xFF)  # NaN in every storage type

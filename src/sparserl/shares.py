@@ -1,8 +1,11 @@
-"""A share of work that several processes do side by side: 'I/N' is every N-th piece from the I-th on."""
+"""Work in pieces: the share of one of several processes ('I/N' is every N-th piece from the I-th on), and its end."""
 
 from __future__ import annotations
 
 from sparserl.errors import SparseRLError
+
+TIME_IS_UP = "the time is up; call again to go on"
+"""the last line of a call whose --budget is spent; scripts look for it"""
 
 
 def share_of(text: str) -> tuple[int, int]:

@@ -315,11 +315,11 @@ class CusparseExecutable:
 
     def _hold(self, made: _Format) -> None:
         backend, width = self._backend, self._problem.value_bytes
-        self._structure = [_upload(backend, array) for array in made.arrays]
-        self._slot_of: CudaBuffer | None = None
+        self._structure = [*backend.upload({str(at): array for at, array in enumerate(made.arrays)}).values()]
+        self._slot_of: Buffer | None = None
         self._values = self._source
         if made.slot_of is not None:
-            self._slot_of, self._count = _upload(backend, made.slot_of), len(made.slot_of)
+            self._slot_of, self._count = backend.upload({"": made.slot_of})[""], len(made.slot_of)
             self._values = backend.alloc(made.slots * width)
             backend.fill(self._values, 0)
             self._move()
@@ -381,9 +381,3 @@ class CusparseExecutable:
         if status:
             raise BackendError(f"cuSPARSE can't take {which} at {address:#x}: {STATUS.get(status, status)}.")
         self._at[which] = address
-
-
-def _upload(backend: CudaBackend, array: Array) -> CudaBuffer:
-    buffer = backend.alloc(array.nbytes)
-    backend.write(buffer, array)
-    return buffer

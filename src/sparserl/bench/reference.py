@@ -35,6 +35,7 @@ from sparserl.judge.evaluate import Judge
 from sparserl.matrix import Pattern
 from sparserl.recipes import Recipe, candidates
 from sparserl.records import MODES, Problem, Timing
+from sparserl.shares import TIME_IS_UP
 from sparserl.store import append_jsonl
 
 RACE_ROUNDS = 7
@@ -194,7 +195,7 @@ def explore(
         if case.name in done and not again:
             continue
         if time.monotonic() - began > budget_s:
-            yield "the time is up; call again to go on"
+            yield TIME_IS_UP
             return
         start = time.monotonic()
         pattern = case.load(folder)

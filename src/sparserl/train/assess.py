@@ -31,6 +31,7 @@ from sparserl.judge.evaluate import Case as Opened
 from sparserl.judge.evaluate import Judge
 from sparserl.matrix import Pattern
 from sparserl.records import Outcome, Problem, Verdict
+from sparserl.shares import TIME_IS_UP
 from sparserl.store import append_jsonl, read_json, read_jsonl, write_json
 from sparserl.train.rules import SAMPLES, PartSum
 
@@ -199,7 +200,7 @@ def measure(run: Run, cases: Sequence[Case], judge: Judge, budget_s: float = 1e9
         if not any(wanted.values()):
             continue
         if time.monotonic() - began > budget_s:
-            yield "the time is up; call again to go on"
+            yield TIME_IS_UP
             return
         start = time.monotonic()
         try:

@@ -68,10 +68,8 @@ def _timed(
 def _variants(machine: Machine, backend: CudaBackend, pattern: Pattern, problem: Problem) -> dict[str, Executable]:
     from sparserl.backends import cusparse
 
-    values = store(np.random.default_rng(0).standard_normal(pattern.nonzeros), problem.dtype)
-    with machine.turn.shared():
-        held = backend.alloc(max(1, values.nbytes))
-        backend.write(held, values)
+    numbers = store(np.random.default_rng(0).standard_normal(pattern.nonzeros), problem.dtype)
+    values = machine.as_backend.upload({"": numbers})[""]
     orders = [problem]
     if problem.op == "spmm":
         orders.append(replace(problem, b_order="col", c_order="col"))
@@ -79,7 +77,7 @@ def _variants(machine: Machine, backend: CudaBackend, pattern: Pattern, problem:
     for order in dict.fromkeys(orders):
         for name in cusparse.variants(order, pattern):
             try:
-                made = cusparse.prepare(backend, name, pattern, order, held, held=machine.turn.shared)
+                made = cusparse.prepare(backend, name, pattern, order, values, held=machine.turn.shared)
             except BackendError:  # too little memory for this format: there are others
                 continue
             if not isinstance(made, str):

@@ -38,6 +38,7 @@ from sparserl.phases import add, phase
 from sparserl.program import parse
 from sparserl.recipes import Recipe
 from sparserl.records import Problem, Verdict
+from sparserl.shares import TIME_IS_UP
 from sparserl.train.baseline import baseline_us
 from sparserl.train.cases import TrainingCase
 from sparserl.train.entries import Entry, Written, headline
@@ -120,7 +121,7 @@ def collect(cases: Sequence[TrainingCase], setup: Setup, budget_s: float = 1e9) 
     try:
         for task, ready in ahead.each(tasks):
             if time.monotonic() - began > budget_s:
-                yield "the time is up; call again to go on"
+                yield TIME_IS_UP
                 return
             start = time.monotonic()
             line, entries, baseline = collector.done(task.case, ready)

@@ -14,7 +14,7 @@ import typer
 
 from sparserl.errors import BackendError, SparseRLError
 from sparserl.records import Problem
-from sparserl.shares import share_of
+from sparserl.shares import TIME_IS_UP, share_of
 from sparserl.tune import make_problem
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def _measure(left: Sequence[Job], plan: Plan, means: _Means, end: float) -> None
     try:
         for asked, mine in left:
             if time.monotonic() > end:
-                typer.echo("the time is up; call again to go on")
+                typer.echo(TIME_IS_UP)
                 return
             setup = Setup(
                 machine, lambda: PackPool(workers, about.arch if on_gpu else "", about.sms), asked, means.out,
@@ -140,10 +140,9 @@ def estimate(
     collection: Annotated[Path, typer.Option(help="Folder that `sparserl train collect` wrote.")],
     out: Annotated[Path, typer.Option(help="Folder of the estimates; a run that was stopped goes on there.")],
     problem: Annotated[str, typer.Option(help="'spmv f32', 'spmv f64', 'spmm f32 64' …")] = "spmv f32",
-    cases: Annotated[int, typer.Option(help="matrices, in all shares together")] = 3000,
+    cases: Annotated[int, typer.Option(help="matrices")] = 3000,
     after: Annotated[int, typer.Option(help="Leave out so many: those that the collection may have.")] = 2000,
     matrices: Annotated[Path | None, typer.Option(help="Folder with the real matrices of the collection.")] = None,
-    share: Annotated[str, typer.Option(help="I/N: every N-th case from the I-th on, for N processes at once.")] = "0/1",
     budget: Annotated[float, typer.Option(help="Seconds; what is left is done by the next call.")] = 1e9,
     workers: Annotated[int, typer.Option(help="processes; 0: none but this one")] = CORES,
     most_nonzeros: Annotated[float, typer.Option(help="Smaller matrices only, such as 5e3 for the simulator.")] = 0.0,
@@ -154,9 +153,9 @@ def estimate(
     from sparserl.train.estimate import estimate as run
     from sparserl.train.estimate import estimator
 
-    asked, (which, shares) = problem_of(problem), share_of(share)
+    asked = problem_of(problem)
     within = drawn.range_up_to(asked, most_nonzeros) if most_nonzeros else None
     listed = drawn.training_cases(asked, after + cases, within=within)[after:]
     found = estimator(load(collection), asked, matrices=matrices, kept=collection / "features.jsonl")
-    for row in run(listed[which::shares], found, out, workers=workers, budget_s=budget):
+    for row in run(listed, found, out, workers=workers, budget_s=budget):
         typer.echo(row)

@@ -1,6 +1,6 @@
 """Estimates: what would be fast on training matrices that nobody timed, from trees fitted to the collection.
 
-    sparserl train estimate --collection DIR --out DIR --problem 'spmv f32' --cases 3000 [--share I/N]
+    sparserl train estimate --collection DIR --out DIR --problem 'spmv f32' --cases 3000
 
 A collection has hundreds of matrices, because each takes a second of a GPU; a policy that reads matrices wants
 thousands. Boosted trees over named features (the control of `controls`, so the policy is told nothing that its control
@@ -34,6 +34,7 @@ from sparserl.bench.reference import problem_name
 from sparserl.lifetime import help_with
 from sparserl.recipes import Recipe, admissible, summarise
 from sparserl.records import Problem
+from sparserl.shares import TIME_IS_UP
 from sparserl.train.cases import TrainingCase, from_source
 from sparserl.train.collected import Collection, ProgramText
 from sparserl.train.controls import SMS, Trees, TreesConfig
@@ -152,7 +153,7 @@ def estimate(
         recipes = sum(each.origin == "recipe" for each in entries)
         yield f"{line['case']:24s} {line['nonzeros']:9d} nonzeros: {recipes} recipes, {len(entries) - recipes} variants"
         if time.monotonic() - began > budget_s:
-            yield "the time is up; call again to go on"
+            yield TIME_IS_UP
             return
 
 
