@@ -32,13 +32,14 @@ for number, recipe in enumerate([r for r in space(Problem()) if not withheld_rec
 PY
 fi
 
-say "encoder: pretraining on generated matrices"
-"${sparserl[@]}" train encoder --out "$out/encoder" --matrices 48 --withheld 16 --epochs 1 --batch 16 --largest 1000 \
-    --width 64 --inner 64 --queries 8 --workers 1
-
 say "collection: recipes and variants, judged and timed"
 "${sparserl[@]}" train collect --out "$out/collection" --device "$judged" --cases 4 --most-nonzeros 1500 --variants 8 \
     --cheapest 6 --at-random 3 --workers 1 --ahead 0
+
+say "encoder: pretraining on generated matrices and measured times"
+"${sparserl[@]}" train encoder --out "$out/encoder" --matrices 48 --withheld 16 --epochs 1 --batch 16 --largest 1000 \
+    --width 64 --inner 64 --queries 8 --workers 1 \
+    --collection "$out/collection" --samples "$out/samples.npz"
 
 say "pretraining: CUDA text, half of it with a piece to fill in"
 "${sparserl[@]}" train pretrain --out "$out/pretrain" --corpus "$corpus" --size tiny --epochs 1 --context 128 \

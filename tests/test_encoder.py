@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,9 +19,9 @@ from sparserl.matrix import Pattern
 from sparserl.policy.encoder import EXPLICIT, EncoderInput, EncoderSize, MatrixEncoder, collate
 from sparserl.policy.indices import SinusoidalIndices
 from sparserl.policy.sample import FEATURE_NAMES, Sample, sample_pattern
-from sparserl.records import Problem
-from sparserl.store import append_jsonl
+from sparserl.records import Problem, Verdict
 from sparserl.train.cases import TrainingCase
+from sparserl.train.collected import CollectedCase, Collection, Measurement
 from sparserl.train.encode import (
     EncodeConfig,
     feature_targets,
@@ -29,8 +31,9 @@ from sparserl.train.encode import (
     train_encoder,
 )
 from sparserl.train.encode_data import Draws, ShardPlan, build_examples, draw_pattern, draw_spec, withheld_in
-from sparserl.train.encode_times import best_times, read_problem, read_timed
+from sparserl.train.encode_times import best_times, read_problem, timed_of
 from sparserl.train.probes import TARGETS, probe
+from sparserl.train.samples import samples_of
 
 SMALL = EncoderSize(inner=32, queries=4, heads=2)
 CONTROLS = {
@@ -205,30 +208,36 @@ def test_probes_find_what_is_linear_in_the_output_and_not_what_is_absent(tmp_pat
     assert not blind.passed
 
 
-def test_measured_times_become_targets_of_the_best_correct_program_of_a_family(tmp_path: Path) -> None:
-    case = TrainingCase("a", draw_spec(3_600_000, Draws(most=2e3)))
-    append_jsonl(tmp_path / "cases.jsonl", {"case": "a", "source": case.source})
-    base = {"case": "a", "problem": "spmv float32", "origin": "recipe", "verdict": "CORRECT"}
-    records = [
-        {**base, "family": "rows", "solver_us": 8.0},
-        {**base, "family": "rows", "solver_us": 4.0},
-        {**base, "family": "slices", "solver_us": 2.0},
-        {**base, "family": "slices", "solver_us": 1.0, "verdict": "WRONG"},
-        {**base, "problem": "spmm float64 64 row col", "family": "rows", "solver_us": 16.0},
-        {**base, "family": "rows", "solver_us": 1.0, "origin": "variant"},
-    ]
-    append_jsonl(tmp_path / "measured.jsonl", *records)
-    assert best_times(records)["a", "spmv float32"] == {"rows": 4.0, "slices": 2.0}
-    timed = read_timed(tmp_path)
+def measured(family: str, us: float, verdict: Verdict = Verdict.CORRECT, origin: str = "recipe") -> Measurement:
+    return Measurement("p", origin, family, family, verdict, "", {"solver": us}, False, {}, {})
+
+
+def collected_case(problem: str, source: Mapping[str, Any], *programs: Measurement) -> CollectedCase:
+    return CollectedCase("a", problem, "train", source, 1, 1, 1, (), {}, {}, programs)
+
+
+def test_measured_times_become_targets_of_the_best_correct_recipe_of_a_family(tmp_path: Path) -> None:
+    source = TrainingCase("a", draw_spec(3_600_000, Draws(most=2e3))).source
+    programs = (
+        measured("rows", 8.0), measured("rows", 4.0), measured("slices", 2.0),
+        measured("slices", 1.0, Verdict.WRONG), measured("rows", 1.0, origin="variant"),
+    )  # fmt: skip
+    cases = (
+        collected_case("spmv float32", source, *programs),
+        collected_case("spmm float64 64 row col", source, measured("rows", 16.0)),
+        collected_case("spmv float64", source, measured("rows", 1.0, Verdict.WRONG)),
+    )
+    assert best_times(cases[0]) == {"rows": 4.0, "slices": 2.0} and best_times(cases[2]) == {}
+    timed = timed_of(Collection(cases, {}, {}), samples_of(cases, tmp_path / "samples.npz"))
     assert timed.families == ("rows", "slices") and timed.known.tolist() == [[1.0, 0.0], [1.0, 1.0]]
     assert timed.times[1, 0] > timed.times[1, 1] and timed.times[0, 0] > timed.times[1, 0]
     assert read_problem("spmm float64 64 row col") == Problem("spmm", "float64", 64, "row", "col")
     train_encoder(tiny(epochs=1.0), tmp_path / "run", timed)
 
 
-def test_a_collection_without_correct_times_is_refused(tmp_path: Path) -> None:
+def test_a_collection_without_correct_times_is_refused() -> None:
     with pytest.raises(StoreError, match="train collect"):
-        read_timed(tmp_path)
+        timed_of(Collection((), {}, {}), {})
 
 
 def test_samples_without_features_give_an_input_without_them() -> None:

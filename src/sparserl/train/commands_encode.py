@@ -26,6 +26,7 @@ def encoder(
     source: Annotated[str, typer.Option(help="matrix, or a control: blind, features")] = "matrix",
     collection: Annotated[Path | None, typer.Option(help="folder of a collection, for measured times")] = None,
     real: Annotated[Path | None, typer.Option(help="folder of the real matrices of that collection")] = None,
+    samples: Annotated[Path | None, typer.Option(help="file of matrix samples, made once [OUT/samples.npz]")] = None,
     probe_split: Annotated[str, typer.Option(help="dev, or unseen once a released checkpoint")] = "dev",
     also_withheld: Annotated[str, typer.Option(help="further families to leave out and probe, by commas")] = "",
     workers: Annotated[int, typer.Option(min=0, help="processes that make matrices; 0: one a core")] = 0,
@@ -37,9 +38,11 @@ def encoder(
     from sparserl.errors import SparseRLError
     from sparserl.policy.encoder import EncoderSize, Source
     from sparserl.policy.indices import Embedding
+    from sparserl.train.collected import load
     from sparserl.train.encode import EncodeConfig, train_encoder
-    from sparserl.train.encode_times import read_timed
+    from sparserl.train.encode_times import Timed, timed_of
     from sparserl.train.probes import BAR
+    from sparserl.train.samples import samples_of
 
     try:
         size = EncoderSize(inner, queries, embedding=cast(Embedding, embedding), source=cast(Source, source))
@@ -51,7 +54,10 @@ def encoder(
         )  # fmt: skip
     except ValueError as error:
         raise SparseRLError(str(error)) from None
-    timed = read_timed(collection, real) if collection else None
+    timed: Timed | None = None
+    if collection:
+        collected = load(collection)
+        timed = timed_of(collected, samples_of(collected.cases, samples or out / "samples.npz", real))
     with rich.progress.Progress(transient=True) as bars:
         tasks: dict[str, rich.progress.TaskID] = {}
 
