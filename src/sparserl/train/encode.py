@@ -157,9 +157,9 @@ def train_encoder(
         encoder.reader.mean.copy_(logs.mean(0))
         encoder.reader.deviation.copy_(logs.std(0) + 1e-3)
     _fit(config, out, Fitting(encoder, heads, pool, timed.to(device) if timed else None), told)
+    save_encoder(encoder, out / "encoder")
     report = probe_encoder(encoder, _first(kept, config.probe_matrices), withheld)
     write_json(out / "probes.json", {"split": config.probe_split, **asdict(report), "barred": report.barred})
-    save_encoder(encoder, out / "encoder")
     return encoder, report
 
 

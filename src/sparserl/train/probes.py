@@ -90,13 +90,15 @@ def probe(kept: Array, kept_named: Array, withheld: Array, withheld_named: Array
     tested = np.clip(np.asarray((withheld - centre) / scale, dtype=np.float64), -8.0, 8.0)
     # In the space of examples: there are fewer of them than numbers in the output.
     gram, cross = known @ known.T / known.shape[1], tested @ known.T / known.shape[1]
-    choosing = np.arange(len(known)) % 5 == 4
-    scores = {}
-    for name, of in TARGETS.items():
-        truth = of(kept_named)
-        penalty = _choose(gram, truth, choosing)
-        weights = _solve(gram, truth - truth.mean(), penalty)
-        scores[name] = r_squared(of(withheld_named), cross @ weights + truth.mean())
+    truths = np.column_stack([of(kept_named) for of in TARGETS.values()])
+    asked = np.column_stack([of(withheld_named) for of in TARGETS.values()])
+    penalties = _choose(gram, truths, np.arange(len(known)) % 5 == 4)
+    guesses = np.empty_like(asked)
+    for penalty in set(penalties):
+        alike = np.array([each == penalty for each in penalties])
+        mean = truths[:, alike].mean(axis=0)
+        guesses[:, alike] = cross @ _solve(gram, truths[:, alike] - mean, penalty) + mean
+    scores = {name: r_squared(asked[:, at], guesses[:, at]) for at, name in enumerate(TARGETS)}
     return ProbeReport(scores, len(kept), len(withheld))
 
 
@@ -106,16 +108,18 @@ def r_squared(truth: Array, guess: Array) -> float:
     return 1.0 - float(((truth - guess) ** 2).sum()) / max(spread, 1e-12)
 
 
-def _choose(gram: Array, truth: Array, choosing: Array) -> float:
+def _choose(gram: Array, truths: Array, choosing: Array) -> list[float]:
+    """The penalty for each column of `truths`."""
     fit = ~choosing
     inner, outer = gram[np.ix_(fit, fit)], gram[np.ix_(choosing, fit)]
-    mean = truth[fit].mean()
+    mean, wanted = truths[fit].mean(axis=0), truths[choosing]
+    scores = []
+    for penalty in PENALTIES:
+        guesses = outer @ _solve(inner, truths[fit] - mean, penalty) + mean
+        scores.append([r_squared(wanted[:, at], guesses[:, at]) for at in range(wanted.shape[1])])
+    return [PENALTIES[best] for best in np.argmax(scores, axis=0)]
 
-    def score(penalty: float) -> float:
-        return r_squared(truth[choosing], outer @ _solve(inner, truth[fit] - mean, penalty) + mean)
 
-    return max(PENALTIES, key=score)
-
-
-def _solve(gram: Array, target: Array, penalty: float) -> Array:
-    return np.linalg.solve(gram + penalty * len(gram) * np.eye(len(gram)), target)
+def _solve(gram: Array, targets: Array, penalty: float) -> Array:
+    """For all targets (n, k) at once: it is the factors that take long."""
+    return np.linalg.solve(gram + penalty * len(gram) * np.eye(len(gram)), targets)
