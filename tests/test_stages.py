@@ -17,7 +17,9 @@ import torch
 
 from sparserl.errors import SparseRLError, StoreError
 from sparserl.policy.checkpoint import load_policy, read_config
+from sparserl.policy.encoder import collate
 from sparserl.policy.model import make_policy
+from sparserl.policy.sample import sample_pattern
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.recipes import Recipe, space
 from sparserl.records import Problem
@@ -35,7 +37,7 @@ from sparserl.train.batches import (
     spread_draws,
 )
 from sparserl.train.cases import range_up_to, training_cases
-from sparserl.train.chosen import ChoiceRules, Chosen, choose, fraction_of, shares, weighted
+from sparserl.train.chosen import ChoiceRules, Chosen, choose, fraction_of, shares, weighted, with_bodies
 from sparserl.train.loop import Finished, LoopConfig, Start, Step, open_run, rate, run
 from sparserl.train.samples import samples_of
 from sparserl.train.withheld import withheld_recipe
@@ -309,6 +311,39 @@ def test_programs_are_chosen_by_speed_at_most_eight_and_two_in_five_are_variants
     assert fast.weight / slow.weight == pytest.approx(np.exp(np.log(1.02) / RULES.tau), rel=1e-6)
 
 
+def test_the_bodies_of_other_right_programs_are_learnt_for_a_share_of_the_draws(collection: Path) -> None:
+    found = collected.load(collection)
+    train, dev = choose(found, all_regular(found), RULES)
+    everything = with_bodies(train, found, all_regular(found), RULES)
+    bodies = [each for each in everything if each.body]
+    assert bodies and [each.program for each in everything if not each.body] == [each.program for each in train]
+    assert sum(each.weight for each in bodies) == pytest.approx(RULES.bodies)
+    assert sum(each.weight for each in everything) == pytest.approx(1)
+    names = [each.program for each in bodies]
+    assert len(set(names)) == len(names) and not set(names) & {each.program for each in train}
+    right = {(case.name, each.program) for case in found.cases for each in case.correct}
+    assert all((each.case, each.program) in right and each.case not in {d.case for d in dev} for each in bodies)
+    half = [with_bodies(train, found, all_regular(found), RULES, fraction=f, seed=3) for f in (0.3, 0.6)]
+    few, more = ({each.program for each in part if each.body} for part in half)
+    assert few < more < set(names)
+    assert with_bodies(train, found, all_regular(found), replace(RULES, bodies=0.0)) == train
+
+
+def test_a_given_header_is_read_and_not_learnt(short_recipes: list[Recipe]) -> None:
+    ids = sft.encode_programs({"a": short_recipes[0].text}, 2560)["a"]
+    body = int(np.flatnonzero(ids == Tokenizer.code)[0]) + 1
+    learnt = sft.without_header(ids)
+    assert (learnt[:body] == Tokenizer.pad).all() and (learnt[body:] == ids[body:]).all()
+    policy = make_policy("tiny")
+    case = training_cases(Problem(), 1, within=range_up_to(Problem(), 500))[0]
+    matrix = collate([sample_pattern(case.load())], [Problem()])
+    rows, targets = (torch.from_numpy(each[None].astype(np.int64)) for each in (ids, learnt))
+    with torch.no_grad():
+        loss = sft.program_loss(policy, rows, targets, matrix)
+        each = sft.token_log_probs(policy, rows, matrix)[0]
+    assert float(loss) == pytest.approx(-float(each[body - 1 :].mean()), rel=1e-5)
+
+
 def test_recipes_give_way_where_a_collection_has_few_variants() -> None:
     def made(case: str, number: int, variant: bool) -> Chosen:
         return Chosen(case, "spmv float32", "regular", f"{case}{number}", variant, number / 100)
@@ -422,7 +457,7 @@ def test_the_loss_counts_program_tokens_alone_and_the_encoder_learns(
     alone, matrix = prompts.batch([(case.name, case.problem)], [ids])
     with torch.no_grad():
         log_probs = sft.token_log_probs(policy, alone, matrix)
-        loss = sft.program_loss(policy, alone, matrix)
+        loss = sft.program_loss(policy, alone, alone, matrix)
     assert torch.equal(log_probs[0, len(ids) - 1 :], torch.zeros(alone.shape[1] - len(ids)))
     assert float(loss) == pytest.approx(-float(log_probs.sum()) / (len(ids) - 1), rel=1e-5)
 

@@ -8,7 +8,11 @@ equal header and machine code merged into one, none with a withheld combination 
 and matrices count so that structure classes are even within a problem. At least `variant_share` of the programs are
 verified variants, not recipe text: variants have that share of a matrix's places first, and where a collection has too
 few of them, the recipes that count least are left out. The weights of variants are raised by one factor until they also
-hold that share of all draws. Not covered: programs that failed (the ranking pass uses them).
+hold that share of all draws.
+
+Beside them, for a share of the draws, stand the other right programs of the collection, each once, fast or slow: of
+those the body is learnt and not the header, so that a policy can write under headers that it would seldom choose. Not
+covered: programs that failed (the ranking pass uses them).
 """
 
 from __future__ import annotations
@@ -52,12 +56,16 @@ class ChoiceRules:
     """of the matrices, kept for the dev loss and never trained on; chosen by name"""
     heaviest: float = 4.0
     """a matrix of a rare class counts at most so many times the average"""
+    bodies: float = 0.25
+    """share of the draws that are other right programs, of which the header is given and not learnt"""
 
     def __post_init__(self) -> None:
         if not self.tau > 0 or not self.reach > 0 or self.most < 1:
             raise SparseRLError("The 'tau', 'reach' and 'most' of ChoiceRules must be above 0.")
         if not 0 <= self.variant_share < 1 or not 0 <= self.dev_share < 1:
             raise SparseRLError("The 'variant_share' and 'dev_share' of ChoiceRules must be at least 0 and below 1.")
+        if not 0 <= self.bodies < 1:
+            raise SparseRLError(f"The 'bodies' of ChoiceRules must be at least 0 and below 1. Got {self.bodies}.")
 
 
 @dataclass(frozen=True)
@@ -74,6 +82,8 @@ class Chosen:
     """log of its time over the fastest one's"""
     weight: float = 1.0
     """its share of the draws"""
+    body: bool = False
+    """its header is given: what follows it is learnt alone"""
 
 
 def is_dev(case: CollectedCase, rules: ChoiceRules) -> bool:
@@ -191,6 +201,38 @@ def fraction_of(chosen: Sequence[Chosen], fraction: float, seed: int, rules: Cho
     return weighted([chosen[index] for index in kept], rules)
 
 
+def with_bodies(
+    chosen: Sequence[Chosen],
+    collection: Collection,
+    structures: Mapping[str, str],
+    rules: ChoiceRules,
+    *,
+    fraction: float = 1.0,
+    seed: int = 0,
+) -> list[Chosen]:
+    """The same, and other right programs, each on one matrix of training where it was right: this fraction of them."""
+    taken = {each.program for each in chosen}
+    found: dict[str, list[Chosen]] = {}
+    for case in collection.cases:
+        structure = structures[case.name]
+        for each in () if is_dev(case, rules) else case.correct:
+            if each.program not in taken and not withheld_text(collection.texts[each.program].text):
+                one = Chosen(case.name, case.problem, structure, each.program, each.origin == "variant", 0.0, body=True)
+                found.setdefault(each.program, []).append(one)
+    drawn = {program: _drawn(f"{seed} {program}") for program in found}
+    kept = [ones[drawn[program] % len(ones)] for program, ones in sorted(found.items())
+            if drawn[program] < fraction * 2**64]  # fmt: skip
+    if not kept or not rules.bodies:
+        return list(chosen)
+    bodies = [replace(each, weight=rules.bodies / len(kept)) for each in kept]
+    return [replace(each, weight=(1 - rules.bodies) * each.weight) for each in chosen] + bodies
+
+
+def _drawn(name: str) -> int:
+    """A number below 2^64 that goes by the name alone."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "big")
+
+
 def shares(chosen: Sequence[Chosen]) -> dict[str, float]:
     """What a run writes down of its data."""
     return {
@@ -198,4 +240,5 @@ def shares(chosen: Sequence[Chosen]) -> dict[str, float]:
         "matrices": float(len({(each.case, each.problem) for each in chosen})),
         "variant_share": sum(each.variant for each in chosen) / max(1, len(chosen)),
         "variant_draws": sum(each.weight for each in chosen if each.variant),
+        "bodies": float(sum(each.body for each in chosen)),
     }

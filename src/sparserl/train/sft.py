@@ -3,9 +3,10 @@
     sparserl train sft --collection DIR --weights runs/pretrain --encoder runs/encoder/encoder --out runs/sft [--resume]
 
 Which programs, and how much each counts, is decided in `chosen`; a program is drawn as often as its weight says. The
-loss is on the program's tokens; the matrix stands before them as the encoder's vectors, and the encoder learns along.
-`--blind`, `--features` and `--learnt` train the control encoders on the same data; `--fraction` and `--seed` serve the
-study of what pretraining is worth. What the encoder reads of each matrix is computed once (`--samples FILE`).
+loss is on the program's tokens, or on its body's alone where `chosen` gives the header; the matrix stands before them
+as the encoder's vectors, and the encoder learns along. `--blind`, `--features` and `--learnt` train the control
+encoders on the same data; `--fraction` and `--seed` serve the study of what pretraining is worth. What the encoder
+reads of each matrix is computed once (`--samples FILE`).
 
 Not covered: several GPUs; programs longer than `longest` tokens, which are left out.
 """
@@ -32,7 +33,7 @@ from sparserl.policy.tokenizer import Tokenizer
 from sparserl.store import write_json
 from sparserl.train import collected
 from sparserl.train.batches import padded, program_batches, spread_draws
-from sparserl.train.chosen import ChoiceRules, Chosen, choose, fraction_of, shares
+from sparserl.train.chosen import ChoiceRules, Chosen, choose, fraction_of, shares, with_bodies
 from sparserl.train.collected import Collection
 from sparserl.train.encode import load_encoder
 from sparserl.train.encode_times import read_problem
@@ -68,7 +69,7 @@ class SFTConfig:
     target: str = "h200"
     """the machine that the collection was measured on, as the policy is told it"""
     epochs: int = 6
-    """an epoch has as many draws as there are programs"""
+    """an epoch has as many draws as there are programs whose header is learnt, and those of bodies beside them"""
     least_steps: int = 200
     """more epochs are done where the data is so little that there would be fewer steps"""
     batch_tokens: int = 32768
@@ -135,10 +136,17 @@ class Prompts:
         return EncoderInput(*(column[places] for column in self.matrix))
 
 
-def program_loss(policy: Policy, ids: Tensor, matrix: EncoderInput) -> Tensor:
-    """Mean over the tokens after <program>. ids: (batch, tokens)."""
+def program_loss(policy: Policy, ids: Tensor, targets: Tensor, matrix: EncoderInput) -> Tensor:
+    """Mean over the targets that are no padding. ids, targets: (batch, tokens), the first of which nobody predicts."""
     logits = policy(ids[:, :-1], matrix)
-    return cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=Tokenizer.pad)
+    return cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), ignore_index=Tokenizer.pad)
+
+
+def without_header(ids: Array) -> Array:
+    """A program's ids with padding up to its body, and the mark before that too."""
+    out = ids.copy()
+    out[: int(np.argmax(ids == Tokenizer.code)) + 1] = Tokenizer.pad
+    return out
 
 
 def token_log_probs(policy: Policy, ids: Tensor, matrix: EncoderInput) -> Tensor:
@@ -177,13 +185,16 @@ class Drawing(Protocol):
     def loop(self) -> LoopConfig: ...
 
 
-def all_batches(weights: Array, lengths: Array, config: Drawing) -> list[Array]:
-    """The examples of every step of all epochs: what step k sees depends on the seed and k alone."""
+def all_batches(weights: Array, lengths: Array, config: Drawing, draws: int = 0) -> list[Array]:
+    """The examples of every step of all epochs: what step k sees depends on the seed and k alone.
+
+    draws: of an epoch; 0: as many as there are examples.
+    """
     batches: list[Array] = []
     epoch = 0
     while epoch < config.epochs or len(batches) < config.least_steps:
         rng = np.random.default_rng([config.loop.seed, epoch])
-        batches += program_batches(lengths, spread_draws(weights, len(weights), rng), config.batch_tokens, rng)
+        batches += program_batches(lengths, spread_draws(weights, draws or len(weights), rng), config.batch_tokens, rng)
         epoch += 1
     return batches
 
@@ -210,7 +221,8 @@ class FineTuning:
         self._ids, self._prompts = ids, Prompts(pairs, samples, config.target, self.device)
         weights = np.array([each.weight for each in self._train])
         lengths = np.array([len(self._ids[each.program]) for each in self._train])
-        self._batches = all_batches(weights, lengths, config)
+        whole = [each.weight for each in self._train if not each.body]
+        self._batches = all_batches(weights, lengths, config, round(len(whole) * weights.sum() / sum(whole)))
         self.steps = len(self._batches)
         self._loss = compiled(program_loss, config.loop, wanted=False)
 
@@ -219,9 +231,13 @@ class FineTuning:
         return self._prompts.batch(pairs, [self._ids[each.program] for each in examples])
 
     def loss(self, step: int) -> Step:
-        ids, matrix = self._batch([self._train[index] for index in self._batches[step]])
+        examples = [self._train[index] for index in self._batches[step]]
+        ids, matrix = self._batch(examples)
+        written = [self._ids[each.program] for each in examples]
+        learnt = [without_header(each) if one.body else each for one, each in zip(examples, written, strict=True)]
+        targets = torch.from_numpy(padded(learnt)[0]).to(self.device, non_blocking=True)
         with autocast(self.device):
-            loss = self._loss(self.policy, ids, matrix)
+            loss = self._loss(self.policy, ids, targets, matrix)
         return Step(loss, ids.numel())
 
     def check(self) -> dict[str, float]:
@@ -286,7 +302,9 @@ def sft(config: SFTConfig, places: Places, watch: Watch | None = None) -> Finish
     samples = matrix_samples(places, collection)
     structures = {name: each.structure for name, each in samples.items()}
     train, dev = choose(collection, structures, config.rules)
-    train = fraction_of(train, config.fraction, config.loop.seed, config.rules)
+    fraction, seed = config.fraction, config.loop.seed
+    train = fraction_of(train, fraction, seed, config.rules)
+    train = with_bodies(train, collection, structures, config.rules, fraction=fraction, seed=seed)
     write_json(places.out / "data.json", {"train": shares(train), "dev": shares(dev)})
     policy, begin = make_policy(config.size, config.loop.seed), 0
     if places.weights is not None:
