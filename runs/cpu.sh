@@ -49,6 +49,9 @@ say "estimates: what would be fast on matrices that nobody timed"
 "${sparserl[@]}" train estimate --out "$out/estimated" --collection "$out/collection" --cases 4 --most-nonzeros 1500 \
     --workers 0
 
+say "misfits: programs that are fast elsewhere and wrong here"
+"${sparserl[@]}" train misfits --collection "$out/collection" --workers 0
+
 say "fine-tuning on estimates"
 "${sparserl[@]}" train sft --out "$out/guess" --collection "$out/estimated" --weights "$out/pretrain" \
     --encoder "$out/encoder/encoder" --samples "$out/estimated.npz" --target "$target" --epochs 1 --least-steps 4 \

@@ -7,7 +7,7 @@
 # --collection  what `sparserl train collect` wrote [OUT/collection]
 # --budget    seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # --study     also the controls (blind, features, learnt) and what pretraining is worth (1, 10, 100 %, three seeds)
-# STAGE       corpus tokens collect estimate encoder pretrain sft turns rank ship; all of them without one
+# STAGE       corpus tokens collect estimate misfits encoder pretrain sft turns rank ship; all of them without one
 # About two hours: collection an hour and more, pretraining and fine-tuning minutes.
 set -euo pipefail
 out=${1:?give the folder of the run} && shift
@@ -23,7 +23,7 @@ while (($#)); do
         *) stages+=("$1") && shift ;;
     esac
 done
-((${#stages[@]})) || stages=(corpus tokens collect estimate encoder pretrain sft turns rank ship)
+((${#stages[@]})) || stages=(corpus tokens collect estimate misfits encoder pretrain sft turns rank ship)
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 collection=${collection:-$out/collection}
@@ -79,6 +79,7 @@ spmm f32 32,1000
 spmm f32 64,1000
 spmm f32 128,1000"
 }
+misfits() { "${sparserl[@]}" train misfits --collection "$collection" "${matrices[@]}" | tail -n 1; }  # needs no GPU
 pretrain() {
     "${sparserl[@]}" train pretrain --out "$out/pretrain" --tokens "$tokens" --budget "$budget" --resume
 }
@@ -113,8 +114,8 @@ ship() { "${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nan
 
 for stage in "${stages[@]}"; do
     case $stage in
-        corpus | tokens | collect | estimate | encoder | pretrain | sft | turns | rank | ship) ;;
-        *) echo "one_gpu.sh: there is no stage '$stage': corpus tokens collect estimate encoder pretrain sft turns rank ship" >&2 && exit 2 ;;
+        corpus | tokens | collect | estimate | misfits | encoder | pretrain | sft | turns | rank | ship) ;;
+        *) echo "one_gpu.sh: there is no stage '$stage': corpus tokens collect estimate misfits encoder pretrain sft turns rank ship" >&2 && exit 2 ;;
     esac
     printf '== %s\n' "$stage"
     "$stage"

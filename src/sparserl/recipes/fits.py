@@ -15,8 +15,24 @@ FEW_LANES = ("row_lanes", "row_persistent", "row_staged", "nonempty_lanes", "sli
 """families that give a row a fixed number of lanes, however long it is"""
 
 
+def wrong(recipe: Recipe, summary: Summary) -> str | None:
+    """None, or why this recipe's results would be wrong, although its layout admits the matrix."""
+    if recipe.family == "tile" and not recipe.setting("split") and _splits(recipe, summary):
+        return "a row is longer than a block holds"
+    if recipe.family == "diagonals" and not recipe.setting("tail_lanes"):
+        outside = summary.diagonals(recipe.layout.number("fill"))[1]
+        return f"{outside} entries lie outside the diagonals" if outside else None
+    return None
+
+
+def _splits(recipe: Recipe, summary: Summary) -> bool:
+    return summary.longest > recipe.layout.number("threads") * recipe.layout.number("steps")
+
+
 def unfit(recipe: Recipe, summary: Summary) -> str | None:
     """None, or why this recipe is not for this matrix."""
+    if (reason := wrong(recipe, summary)) is not None:
+        return reason
     pattern, problem, longest = summary.pattern, summary.problem, summary.longest
     lanes = int(recipe.setting("lanes", 1))
     group = int(recipe.layout.get("group", "1"))
@@ -41,20 +57,16 @@ def unfit(recipe: Recipe, summary: Summary) -> str | None:
         return f"rows of up to {longest} entries are too short to share"
     if recipe.family == "spmm_bins" and longest <= recipe.layout.number("long"):
         return "no row is long enough for a block of its own"
-    if recipe.family == "tile":
-        splits = longest > recipe.layout.number("threads") * recipe.layout.number("steps")
-        if splits and not recipe.setting("split"):
-            return "a row is longer than a block holds"
-        if recipe.setting("split") and not splits:
-            return "no row needs to be split"
+    if recipe.family == "tile" and recipe.setting("split") and not _splits(recipe, summary):
+        return "no row needs to be split"
     if recipe.family == "split_slices" and longest <= recipe.layout.number("long"):
         return "no row is long enough to leave the slices"
     if recipe.family == "diagonals":
         kept, outside = summary.diagonals(recipe.layout.number("fill"))
         if kept * int(recipe.setting("rows_each")) > 2 * HELD_ENTRIES:
             return f"{kept} diagonals don't fit into registers"
-        if (outside > 0) != (int(recipe.setting("tail_lanes")) > 0):
-            return f"{outside} entries lie outside the diagonals"
+        if recipe.setting("tail_lanes") and not outside:
+            return "no entry lies outside the diagonals"
     if recipe.layout.name in ("nonempty", "filled") and not summary.lengths.empty:
         return "there are no empty rows"
     if recipe.family == "column_blocks" and not 0 < pattern.columns <= 200 * recipe.layout.number("width"):

@@ -1,4 +1,4 @@
-"""`sparserl train collect`: the command. What it does is in `collect`."""
+"""`sparserl train collect`, `estimate` and `misfits`: the commands. What they do is in the modules of these names."""
 
 from __future__ import annotations
 
@@ -158,4 +158,19 @@ def estimate(
     listed = drawn.training_cases(asked, after + cases, within=within)[after:]
     found = estimator(load(collection), asked, matrices=matrices, kept=collection / "features.jsonl")
     for row in run(listed, found, out, workers=workers, budget_s=budget):
+        typer.echo(row)
+
+
+def misfits(
+    *,
+    collection: Annotated[Path, typer.Option(help="Folder that `train collect` wrote; misfits.jsonl goes there.")],
+    each: Annotated[int, typer.Option(help="misfits a matrix and problem, at most")] = 4,
+    matrices: Annotated[Path | None, typer.Option(help="Folder with the real matrices of the collection.")] = None,
+    workers: Annotated[int, typer.Option(help="processes; 0: none but this one")] = CORES,
+) -> None:
+    """Look for programs that are fast elsewhere and wrong here: the ranking pass learns from them."""
+    from sparserl.train.collected import load
+    from sparserl.train.misfits import misfits as run
+
+    for row in run(load(collection), collection, each=each, matrices=matrices, workers=workers):
         typer.echo(row)

@@ -3,8 +3,9 @@
     sparserl train rank --collection DIR --weights runs/sft --out runs/rank [--resume]
 
 A pair is two programs of one matrix and problem: the winner among those that fine-tuning learnt from, the loser slower
-by more than the noise, or, for some pairs, one that failed there. The loss is that of direct preference optimisation,
-with the fine-tuned weights as the reference, and an anchor that keeps the winner's probability up:
+by more than the noise, or, for some pairs, one that failed there or would (`misfits`). The loss is that of direct
+preference optimisation, with the fine-tuned weights as the reference, and an anchor that keeps the winner's probability
+up:
 
     -log sigmoid(beta * ((log p(w) - log p_ref(w)) - (log p(l) - log p_ref(l)))) + anchor * (-log p(w) / tokens)
 
@@ -52,6 +53,7 @@ from sparserl.train.loop import (
     run,
     start_from,
 )
+from sparserl.train.misfits import read_misfits
 from sparserl.train.samples import Sampled
 from sparserl.train.sft import Places, Prompts, encode_programs, matrix_samples, token_log_probs
 from sparserl.train.withheld import withheld_text
@@ -71,7 +73,7 @@ class RankConfig:
     pairs: int = 16
     """of a matrix and problem, at most"""
     failed_share: float = 0.25
-    """of them, at most, against a program that failed on that matrix"""
+    """of them, at most, against a program that failed on that matrix, or a misfit"""
     batch_pairs: int = 16
     longest: int = 2560
     """tokens of a program"""
@@ -98,7 +100,9 @@ class Pair:
     loser: str
 
 
-def pairs_of(case: CollectedCase, collection: Collection, config: RankConfig) -> list[Pair]:
+def pairs_of(
+    case: CollectedCase, collection: Collection, config: RankConfig, misfits: Sequence[str] = ()
+) -> list[Pair]:
     """A fixed random choice of a case's pairs."""
     found = timed(case, collection, config.rules.mode)
     if not found:
@@ -106,7 +110,8 @@ def pairs_of(case: CollectedCase, collection: Collection, config: RankConfig) ->
     best = found[0][0]
     winners = [(us, m) for us, m in found if us - best <= config.rules.reach * config.rules.tau][: config.rules.most]
     slower = [(w.program, m.program) for us, w in winners for other, m in found if other - us > config.gap]
-    failed = [m.program for m in case.programs if not m.correct and not withheld_text(collection.texts[m.program].text)]
+    failed = [m.program for m in case.programs if not m.correct] + [p for p in misfits if p in collection.texts]
+    failed = [program for program in failed if not withheld_text(collection.texts[program].text)]
     broken = [(w.program, program) for _, w in winners for program in failed]
     seed = hashlib.sha256(f"{config.loop.seed} {case.name} {case.problem}".encode()).digest()
     rng = np.random.default_rng(list(seed))
@@ -221,8 +226,10 @@ def rank(config: RankConfig, places: Places, watch: Watch | None = None) -> Fini
     samples = matrix_samples(places, collection)
     train: list[Pair] = []
     dev: list[Pair] = []
+    misfits = read_misfits(places.collection)
     for case in collection.cases:
-        (dev if is_dev(case, config.rules) else train).extend(pairs_of(case, collection, config))
+        pairs = pairs_of(case, collection, config, misfits.get((case.name, case.problem), ()))
+        (dev if is_dev(case, config.rules) else train).extend(pairs)
     programs = {name for pair in (*train, *dev) for name in (pair.winner, pair.loser)}
     ids = encode_programs({name: collection.texts[name].text for name in sorted(programs)}, config.longest)
     policy, broke_off = start_from(places.weights, "rank")
