@@ -82,6 +82,19 @@ def leave(connection: Connection) -> None:
     assert expect(connection) == "out"
 
 
+def until_closed(folder: Path, limit_s: float = 30.0) -> None:
+    """Who waits says so first, and closes the gate then."""
+    gate = os.open(next(folder.glob("*.gate")), os.O_RDONLY)
+    try:
+        end = time.monotonic() + limit_s
+        while turn_module._try(gate, fcntl.LOCK_EX):
+            fcntl.flock(gate, fcntl.LOCK_UN)
+            assert time.monotonic() < end, "nobody closed the gate"
+            time.sleep(0.01)
+    finally:
+        os.close(gate)
+
+
 @pytest.mark.parametrize(("first", "second"), [("exclusive", "shared"), ("shared", "exclusive"), ("exclusive",) * 2])
 def test_a_timing_is_alone(taker: Taker, first: str, second: str) -> None:
     (_, one), (_, two) = taker(first), taker(second)
@@ -124,12 +137,12 @@ def test_a_timing_is_not_starved_by_those_who_come_and_go(tmp_path: Path) -> Non
     assert max(waits) < 5.0, waits
 
 
-def test_who_waits_for_a_timing_keeps_newcomers_out(taker: Taker) -> None:
+def test_who_waits_for_a_timing_keeps_newcomers_out(taker: Taker, tmp_path: Path) -> None:
     (_, inside), (_, timing), (_, late) = taker("shared"), taker("exclusive"), taker("shared")
     enter(inside)
     timing.send("go")
     assert expect(timing) == "waiting"
-    time.sleep(0.1)
+    until_closed(tmp_path)
     late.send("go")
     assert expect(late) == "waiting"
     assert not late.poll(0.2), "a newcomer went past one who waits for a timing"
@@ -192,7 +205,7 @@ def test_a_time_that_makes_no_sense_does_not_keep_a_timing_waiting(taker: Taker,
 
 
 @pytest.mark.parametrize("waits", [False, True], ids=["inside", "waiting"])
-def test_death_gives_the_turn_back(taker: Taker, waits: bool) -> None:
+def test_death_gives_the_turn_back(taker: Taker, tmp_path: Path, waits: bool) -> None:
     (dying, one), (_, two) = taker("exclusive"), taker("shared")
     if waits:
         _, before = taker("shared")
@@ -201,6 +214,7 @@ def test_death_gives_the_turn_back(taker: Taker, waits: bool) -> None:
         assert expect(one) == "waiting"
     else:
         enter(one)
+    until_closed(tmp_path)
     two.send("go")
     assert expect(two) == "waiting"
     os.kill(dying.pid, signal.SIGKILL)
