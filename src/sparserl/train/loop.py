@@ -150,10 +150,15 @@ def autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
-def compiled(function: Callable[..., Any], config: LoopConfig, wanted: bool) -> Callable[..., Any]:
-    """`function` through torch.compile where the switch, or the stage's own wish on a GPU, says so."""
+def compiled(
+    function: Callable[..., Any], config: LoopConfig, wanted: bool, any_shape: bool = False
+) -> Callable[..., Any]:
+    """`function` through torch.compile where the switch, or the stage's own wish on a GPU, says so.
+
+    any_shape: once for all batches, rather than once for the first and again for others.
+    """
     on = wanted and device_of(config.device).type == "cuda" if config.compile == "auto" else config.compile == "on"
-    return torch.compile(function) if on else function
+    return torch.compile(function, dynamic=True if any_shape else None) if on else function
 
 
 def rate(config: LoopConfig, step: int, steps: int, begun: int) -> float:

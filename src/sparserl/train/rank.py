@@ -150,7 +150,7 @@ class Ranking:
         self._ids, self._prompts = ids, Prompts(both, samples, config.target, self.device)
         self._order = self._all_batches()
         self.steps = len(self._order)
-        self._log_probs = compiled(token_log_probs, config.loop, wanted=False)
+        self._log_probs = compiled(token_log_probs, config.loop, wanted=False, any_shape=True)
         self.reference: dict[Pair, tuple[float, float]] = {}
 
     def _all_batches(self) -> list[Array]:

@@ -224,7 +224,7 @@ class FineTuning:
         whole = [each.weight for each in self._train if not each.body]
         self._batches = all_batches(weights, lengths, config, round(len(whole) * weights.sum() / sum(whole)))
         self.steps = len(self._batches)
-        self._loss = compiled(program_loss, config.loop, wanted=False)
+        self._loss = compiled(program_loss, config.loop, wanted=False, any_shape=True)
 
     def _batch(self, examples: Sequence[Chosen]) -> tuple[Tensor, EncoderInput]:
         pairs = [(each.case, each.problem) for each in examples]
