@@ -23,12 +23,14 @@ while (($#)); do
         *) stages+=("$1") && shift ;;
     esac
 done
-((${#stages[@]})) || stages=(corpus tokens collect estimate misfits encoder pretrain sft turns rank ship)
+all=(corpus tokens collect estimate misfits encoder pretrain sft turns rank ship)
+((${#stages[@]})) || stages=("${all[@]}")
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 collection=${collection:-$out/collection}
 tokens=$out/tokens.npz samples=$out/samples.npz
-fine=(--collection "$collection" --samples "$samples" "${matrices[@]}" --target h200 --budget "$budget" --resume)
+how=(--target h200 --budget "$budget" --resume)
+fine=(--collection "$collection" --samples "$samples" "${matrices[@]}" "${how[@]}")
 real=() && ((${#matrices[@]})) && real=(--real "${matrices[1]}")
 mkdir -p "$out"
 
@@ -103,7 +105,7 @@ fine_tuned() {  # first on estimates, where there are some, then on what was mea
     local name=$1 from=(--weights "$out/pretrain" --encoder "$out/encoder$1/encoder") && shift
     if [[ -f $out/estimated/cases.jsonl ]]; then
         "${sparserl[@]}" train sft --out "$out/guess$name" "${from[@]}" --collection "$out/estimated" --epochs 2 \
-            --samples "$out/estimated.npz" --target h200 --budget "$budget" --resume "$@"
+            --samples "$out/estimated.npz" "${how[@]}" "$@"
         from=(--weights "$out/guess$name")
     fi
     "${sparserl[@]}" train sft --out "$out/sft$name" "${from[@]}" "${fine[@]}" "$@"
@@ -113,10 +115,7 @@ rank() { "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" "$
 ship() { "${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano"; }
 
 for stage in "${stages[@]}"; do
-    case $stage in
-        corpus | tokens | collect | estimate | misfits | encoder | pretrain | sft | turns | rank | ship) ;;
-        *) echo "one_gpu.sh: there is no stage '$stage': corpus tokens collect estimate misfits encoder pretrain sft turns rank ship" >&2 && exit 2 ;;
-    esac
+    [[ " ${all[*]} " == *" $stage "* ]] || { echo "one_gpu.sh: there is no stage '$stage': ${all[*]}" >&2 && exit 2; }
     printf '== %s\n' "$stage"
     "$stage"
 done

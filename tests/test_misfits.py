@@ -81,7 +81,7 @@ def measured(recipe: Recipe, us: float, origin: str = "recipe") -> Measurement:
 
 
 def small_collection() -> Collection:
-    """Three matrices whose best programs are a tile without split and plain rows; one of them has long rows."""
+    """Matrices whose best programs are a tile without split and plain rows."""
     tile, rows = first("tile", split=False, steps=2, threads=64), first("row_lanes")
     listed = training_cases(PROBLEM, 6, within=range_up_to(PROBLEM, 1500))
     both = (measured(tile, 1.0), measured(rows, 1.05))

@@ -332,12 +332,13 @@ def test_the_bodies_of_other_right_programs_are_learnt_for_a_share_of_the_draws(
 def test_a_given_header_is_read_and_not_learnt(short_recipes: list[Recipe]) -> None:
     ids = sft.encode_programs({"a": short_recipes[0].text}, 2560)["a"]
     body = int(np.flatnonzero(ids == Tokenizer.code)[0]) + 1
-    learnt = sft.without_header(ids)
-    assert (learnt[:body] == Tokenizer.pad).all() and (learnt[body:] == ids[body:]).all()
+    rows = torch.from_numpy(ids[None].astype(np.int64))
+    targets = sft.learnt(rows, torch.tensor([True]))
+    assert (targets[0, : body - 1] == Tokenizer.pad).all() and torch.equal(targets[0, body - 1 :], rows[0, body:])
+    assert torch.equal(sft.learnt(rows, torch.tensor([False])), rows[:, 1:])
     policy = make_policy("tiny")
     case = training_cases(Problem(), 1, within=range_up_to(Problem(), 500))[0]
     matrix = collate([sample_pattern(case.load())], [Problem()])
-    rows, targets = (torch.from_numpy(each[None].astype(np.int64)) for each in (ids, learnt))
     with torch.no_grad():
         loss = sft.program_loss(policy, rows, targets, matrix)
         each = sft.token_log_probs(policy, rows, matrix)[0]
@@ -457,7 +458,7 @@ def test_the_loss_counts_program_tokens_alone_and_the_encoder_learns(
     alone, matrix = prompts.batch([(case.name, case.problem)], [ids])
     with torch.no_grad():
         log_probs = sft.token_log_probs(policy, alone, matrix)
-        loss = sft.program_loss(policy, alone, alone, matrix)
+        loss = sft.program_loss(policy, alone, alone[:, 1:], matrix)
     assert torch.equal(log_probs[0, len(ids) - 1 :], torch.zeros(alone.shape[1] - len(ids)))
     assert float(loss) == pytest.approx(-float(log_probs.sum()) / (len(ids) - 1), rel=1e-5)
 

@@ -7,12 +7,10 @@ ahead of the parent at any time: packed forms of a large matrix would fill the m
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
@@ -23,7 +21,7 @@ import numpy as np
 
 from sparserl.backends.backend import Binary, Job
 from sparserl.errors import CompileError, SparseRLError
-from sparserl.lifetime import help_with
+from sparserl.lifetime import helpers
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Packed, Problem, Program
 
@@ -49,8 +47,7 @@ class PackPool:
             raise ValueError(f"The 'workers' of a PackPool must be at least 1. Got {workers}.")
         self._folder = Path(tempfile.mkdtemp(prefix="sparserl-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
         self._arch, self._sms, self._count, self._ahead = arch, sms, 0, workers + 2
-        spawn = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(workers, spawn, initializer=help_with, initargs=(os.getpid(),))
+        self._pool = helpers(workers)
 
     def prepare(self, pattern: Pattern, problem: Problem, texts: Sequence[tuple[LayoutLine, str]]) -> Iterator[Ready]:
         """Layout by layout, as they get ready; the arrays are good until the next one is asked for."""

@@ -15,14 +15,13 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
 from sparserl.errors import StoreError
+from sparserl.lifetime import helpers
 from sparserl.matrix import Array
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.store import write_atomic
@@ -78,8 +77,7 @@ def encode_documents(texts: Sequence[str], path: Path | None = None, workers: in
             size = 0
         chunks[-1].append(text)
         size += len(text)
-    # spawn: the caller may hold a CUDA context, which a fork would break
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_begin, initargs=(path,)) as pool:
+    with helpers(workers, _begin, path) as pool:
         parts = list(pool.map(_encode, chunks))
     return Documents(np.concatenate([part.ids for part in parts]), np.concatenate([part.lengths for part in parts]))
 

@@ -11,10 +11,8 @@ from __future__ import annotations
 import io
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Literal
 
@@ -24,6 +22,7 @@ from sparserl import splits
 from sparserl.errors import MatrixError, StoreError
 from sparserl.families import FAMILIES, FITTED, Spec, building
 from sparserl.layouts import admits, parse_line
+from sparserl.lifetime import helpers
 from sparserl.matrix import Array, Pattern
 from sparserl.policy.sample import PLACES, VERSION, named_features, sample_pattern
 from sparserl.store import content_key, write_atomic
@@ -274,8 +273,7 @@ def _each_made(jobs: list[tuple[range, Path]], plan: ShardPlan) -> Iterator[Path
     if plan.workers <= 1 or len(jobs) <= 1:
         yield from (make(*job) for job in jobs)
         return
-    # spawn: the caller may hold a CUDA context, which a fork would break
-    with ProcessPoolExecutor(min(plan.workers, len(jobs)), mp_context=get_context("spawn")) as pool:
+    with helpers(min(plan.workers, len(jobs))) as pool:
         for future in [pool.submit(make, *job) for job in jobs]:
             yield future.result()
 

@@ -15,7 +15,6 @@ scikit-learn, where the trees are fitted and where they are used.
 from __future__ import annotations
 
 import math
-import multiprocessing
 import os
 import pickle
 import random
@@ -23,7 +22,6 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -31,7 +29,7 @@ from typing import Any
 
 from sparserl.bench.archive import sha
 from sparserl.bench.reference import problem_name
-from sparserl.lifetime import help_with
+from sparserl.lifetime import helpers
 from sparserl.recipes import Recipe, admissible, summarise
 from sparserl.records import Problem
 from sparserl.shares import TIME_IS_UP
@@ -163,9 +161,7 @@ def _each(
     if not workers:
         yield from map(with_what.entries, cases)
         return
-    spawn = multiprocessing.get_context("spawn")
-    packed = pickle.dumps(with_what)
-    with ProcessPoolExecutor(workers, spawn, initializer=_begin, initargs=(os.getpid(), packed)) as pool:
+    with helpers(workers, _begin, pickle.dumps(with_what)) as pool:
         try:
             yield from pool.map(_entries, [(case.name, case.source) for case in cases])
         finally:
@@ -175,9 +171,8 @@ def _each(
 _HERE: list[Estimator] = []
 
 
-def _begin(parent: int, packed: bytes) -> None:
+def _begin(packed: bytes) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as processors: the trees need no threads of their own
-    help_with(parent)
     _HERE.append(pickle.loads(packed))  # what the parent packed a moment ago
 
 

@@ -14,22 +14,19 @@ Not covered: programs that are merely slow there, which the ranking pass has fro
 
 from __future__ import annotations
 
-import os
 import random
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import accumulate
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 from sparserl import layouts
 from sparserl.bench.archive import sha
 from sparserl.errors import ProgramError
-from sparserl.lifetime import help_with
+from sparserl.lifetime import helpers
 from sparserl.program import parse
 from sparserl.recipes import Recipe, space, summarise
 from sparserl.recipes.fits import wrong
@@ -142,8 +139,7 @@ def _each(look: partial[list[dict[str, Any]]], tasks: Sequence[Task], workers: i
     if not workers:
         yield from map(look, tasks)
         return
-    start = partial(help_with, os.getpid())
-    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=start) as pool:
+    with helpers(workers) as pool:
         yield from pool.map(look, tasks, chunksize=4)
 
 

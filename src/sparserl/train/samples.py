@@ -11,10 +11,8 @@ import io
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +21,7 @@ import numpy as np
 from sparserl import splits
 from sparserl.errors import StoreError
 from sparserl.features import structure_class
+from sparserl.lifetime import helpers
 from sparserl.matrix import Array, Pattern
 from sparserl.policy.sample import FEATURE_NAMES, PLACES, Sample, sample_pattern
 from sparserl.store import content_key, write_atomic
@@ -78,8 +77,7 @@ def _computed(missing: Sequence[Source], matrices: Path | None) -> Iterable[tupl
     if len(missing) <= FEW:
         yield from zip(missing, map(make, missing), strict=True)
         return
-    # spawn: the caller may hold a CUDA context, which a fork would break
-    with ProcessPoolExecutor(max(1, (os.cpu_count() or 2) - 1), mp_context=get_context("spawn")) as pool:
+    with helpers(max(1, (os.cpu_count() or 2) - 1)) as pool:
         yield from zip(missing, pool.map(make, missing), strict=True)
 
 

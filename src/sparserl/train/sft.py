@@ -137,16 +137,19 @@ class Prompts:
 
 
 def program_loss(policy: Policy, ids: Tensor, targets: Tensor, matrix: EncoderInput) -> Tensor:
-    """Mean over the targets that are no padding. ids, targets: (batch, tokens), the first of which nobody predicts."""
+    """Mean over the targets that are no padding. ids: (batch, tokens); targets: (batch, tokens - 1)."""
     logits = policy(ids[:, :-1], matrix)
-    return cross_entropy(logits.flatten(0, 1), targets[:, 1:].flatten(), ignore_index=Tokenizer.pad)
+    return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=Tokenizer.pad)
 
 
-def without_header(ids: Array) -> Array:
-    """A program's ids with padding up to its body, and the mark before that too."""
-    out = ids.copy()
-    out[: int(np.argmax(ids == Tokenizer.code)) + 1] = Tokenizer.pad
-    return out
+def in_body(ids: Tensor) -> Tensor:
+    """(batch, tokens - 1): which of the tokens after the first stand behind the header."""
+    return torch.cumsum(ids[:, :-1] == Tokenizer.code, dim=1) > 0
+
+
+def learnt(ids: Tensor, given: Tensor) -> Tensor:
+    """(batch, tokens - 1): the tokens after the first, with padding for the header where it is given (batch)."""
+    return ids[:, 1:].masked_fill(given[:, None] & ~in_body(ids), Tokenizer.pad)
 
 
 def token_log_probs(policy: Policy, ids: Tensor, matrix: EncoderInput) -> Tensor:
@@ -233,9 +236,7 @@ class FineTuning:
     def loss(self, step: int) -> Step:
         examples = [self._train[index] for index in self._batches[step]]
         ids, matrix = self._batch(examples)
-        written = [self._ids[each.program] for each in examples]
-        learnt = [without_header(each) if one.body else each for one, each in zip(examples, written, strict=True)]
-        targets = torch.from_numpy(padded(learnt)[0]).to(self.device, non_blocking=True)
+        targets = learnt(ids, torch.tensor([each.body for each in examples], device=self.device))
         with autocast(self.device):
             loss = self._loss(self.policy, ids, targets, matrix)
         return Step(loss, ids.numel())
@@ -249,7 +250,7 @@ class FineTuning:
             with autocast(self.device):
                 nats = -token_log_probs(self.policy, ids, matrix)
             there = ids[:, 1:] != Tokenizer.pad
-            body = torch.cumsum(ids[:, :-1] == Tokenizer.code, dim=1) > 0
+            body = in_body(ids)
             weight = torch.tensor([each.weight for each in part], device=self.device)[:, None]
             for row, mask in enumerate((there & ~body, there & body)):
                 sums[row] += [float((nats * mask * weight).sum()), float((mask * weight).sum())]

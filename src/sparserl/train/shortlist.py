@@ -5,8 +5,6 @@ The cost model's best, the best of every family, and some at random; never a wit
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import random
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -16,7 +14,7 @@ from itertools import islice
 from pathlib import Path
 
 from sparserl.bench.reference import best_of_families, by_estimate, in_turns
-from sparserl.lifetime import help_with
+from sparserl.lifetime import helpers
 from sparserl.matrix import Pattern
 from sparserl.recipes import Recipe, candidates
 from sparserl.records import Problem
@@ -89,10 +87,7 @@ class Ahead:
         self._pool = self._opened()
 
     def _opened(self) -> ProcessPoolExecutor | None:
-        if not self._workers:
-            return None
-        spawn = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(self._workers, spawn, initializer=help_with, initargs=(os.getpid(),))
+        return helpers(self._workers) if self._workers else None
 
     def each(self, tasks: Sequence[Task]) -> Iterator[tuple[Task, Ready | Exception]]:
         """Every task in its order with what came of it; a case that can't be made has the exception in place."""
