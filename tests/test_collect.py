@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 import os
 import random
 import signal
@@ -18,6 +17,7 @@ from typer.testing import CliRunner
 
 from sparserl import splits
 from sparserl.backends.sim import SimBackend
+from sparserl.bench import archive
 from sparserl.bench.explore import Explorer
 from sparserl.bench.machine import Machine
 from sparserl.bench.packing import PackPool
@@ -31,6 +31,7 @@ from sparserl.train import collected, withheld
 from sparserl.train.cases import TrainingCase
 from sparserl.train.collect import Plan, Setup, collect
 from sparserl.train.commands_collect import counted, problem_of, share_of
+from sparserl.train.entries import settled
 from sparserl.train.shortlist import Ahead, Numbers, Task, shortlist
 
 SPMV = Problem()
@@ -309,17 +310,16 @@ def test_texts_with_one_header_and_machine_code_count_as_the_same(tmp_path: Path
     assert replace(texts["one"], binary=None).same != texts["two"].same
 
 
-def test_compressed_records_read_like_plain_ones(tmp_path: Path) -> None:
+def test_records_that_were_put_away_read_like_plain_ones_and_are_not_measured_again(tmp_path: Path) -> None:
+    pytest.importorskip("zstandard")
     written(tmp_path, {"one": (1.0, True, "CORRECT"), "two": (2.0, True, "CORRECT")})
     plain = collected.load(tmp_path)
-    (tmp_path / "programs.jsonl.xz").write_bytes(lzma.compress((tmp_path / "programs.jsonl").read_bytes()))
-    (tmp_path / "programs.jsonl").unlink()
-    zstandard = pytest.importorskip("zstandard")
-    packed = zstandard.ZstdCompressor().compress((tmp_path / "measured.jsonl").read_bytes())
-    (tmp_path / "measured.jsonl.zst").write_bytes(packed)
-    (tmp_path / "measured.jsonl").unlink()
+    (line,) = read_jsonl(tmp_path / "cases.jsonl")
+    archive.pack(tmp_path)
+    assert not list(tmp_path.glob("*.jsonl"))
     assert collected.load(tmp_path) == plain
-    (tmp_path / "programs.jsonl.xz").write_bytes(b"not xz")
+    assert settled(archive.read(tmp_path, "cases"), line["problem"]) == {line["case"]}
+    (tmp_path / "programs.jsonl.zst").write_bytes(b"not zstandard")
     with pytest.raises(StoreError, match="Restore the file"):
         collected.load(tmp_path)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sparserl.backends import nvrtc
+from sparserl.backends import cubin, nvrtc
 from sparserl.backends.backend import Binary
 from sparserl.errors import CompileError
 
@@ -35,7 +35,24 @@ def test_a_kernel_becomes_a_cubin_with_its_own_name_and_registers() -> None:
     assert binary.code.startswith(b"\x7fELF")
     assert binary.kernels == {"twice": "twice"}
     assert 0 < binary.registers <= 255
-    assert "ptxas" not in binary.log
+    assert binary.log == ""
+
+
+def test_the_registers_are_those_of_the_hungriest_kernel_and_are_known_from_the_cache_too() -> None:
+    hungry = """extern "C" __global__ void __launch_bounds__(64) sums(const float* a, float* b)
+{
+    float v[48];
+    for (int k = 0; k < 48; ++k) v[k] = a[threadIdx.x * 48 + k];
+    __syncthreads();
+    for (int k = 0; k < 48; ++k) b[threadIdx.x * 48 + 47 - k] = v[k] * v[0];
+}
+"""
+    alone = [nvrtc.compile(source, [name]).registers for source, name in ((GOOD, "twice"), (hungry, "sums"))]
+    assert alone[0] < 32 and 48 < alone[1] <= 255
+    both = nvrtc.compile(GOOD + hungry, ["twice", "sums"])
+    again = nvrtc.compile(GOOD + hungry, ["twice", "sums"])
+    assert both.registers == again.registers == alone[1]
+    assert [cubin.registers(code) for code in (b"", b"no cubin", both.code[:100])] == [0, 0, 0]
 
 
 def test_an_error_names_the_line_and_quotes_it() -> None:

@@ -281,6 +281,18 @@ def test_a_kernel_may_have_more_than_48_kilobytes_of_shared_memory(backend: Cuda
     assert backend.read(y, np.dtype(np.int32), 256).tolist() == list(range(256))
 
 
+@pytest.mark.parametrize("size", [1024, 40_000, 100_000])
+def test_shared_memory_that_was_never_set_holds_no_number(backend: CudaBackend, size: int) -> None:
+    body = """extern __shared__ float s[];
+    float worst = 0.0f;
+    for (int i = threadIdx.x; i < size / 4; i += 256) worst = max(worst, s[i] == s[i] ? 1.0f : 0.0f);
+    y[blockIdx.x * 256 + threadIdx.x] = (int)worst;"""
+    executable = simple(backend, body.replace("size", str(size)), Launch("k", 64, 256, size))
+    y = backend.alloc(4 * 64 * 256)
+    assert backend.run(executable, y, y).ok
+    assert backend.read(y, np.dtype(np.int32), 64 * 256).mean() < 0.01
+
+
 def test_a_launch_that_the_driver_refuses_is_reported_and_nothing_is_lost(backend: CudaBackend) -> None:
     y = backend.alloc(4)
     report = backend.run(simple(backend, "y[0] = 1;", Launch("k", 1, 2048)), y, y)

@@ -95,7 +95,8 @@ class CudaBackend:
         non_blocking = driver.bindings().CUstream_flags.CU_STREAM_NON_BLOCKING
         self._stream_owner = call("cuStreamCreate", int(non_blocking))
         self.stream = int(self._stream_owner)
-        self.instruments = Instruments(self.arch, self.sms)
+        self.instruments = Instruments(self.arch, self.sms, self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
+        self._ruin_shared = self.instruments.ruin_shared(self.stream)
         self._modules: WeakValueDictionary[str, Module] = WeakValueDictionary()
         self._table = self.alloc(4 * 8 * ZONES)
 
@@ -130,11 +131,12 @@ class CudaBackend:
         )
 
     def _bus_tb_s(self) -> float:
-        attributes = driver.bindings().CUdevice_attribute
-        device = call("cuDeviceGet", self.device_index)
-        kilohertz = call("cuDeviceGetAttribute", attributes.CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE, device)
-        bits = call("cuDeviceGetAttribute", attributes.CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH, device)
-        return 2e3 * int(kilohertz) * int(bits) / 8 / 1e12
+        kilohertz, bits = self._attribute("MEMORY_CLOCK_RATE"), self._attribute("GLOBAL_MEMORY_BUS_WIDTH")
+        return 2e3 * kilohertz * bits / 8 / 1e12
+
+    def _attribute(self, name: str) -> int:
+        which = driver.bindings().CUdevice_attribute[f"CU_DEVICE_ATTRIBUTE_{name}"]
+        return int(call("cuDeviceGetAttribute", which, call("cuDeviceGet", self.device_index)))
 
     def device(self) -> Device:
         self.enter()
@@ -322,6 +324,7 @@ class CudaBackend:
             executable.plain_next = plain
         began = time.perf_counter()
         try:
+            self._ruin_shared.launch()
             executable.launch(x.pointer, y.pointer, self.stream)
             call("cuStreamSynchronize", self.stream)
         except BackendError as error:
@@ -344,6 +347,7 @@ class CudaBackend:
             executable.plain_next = False
 
         def products() -> None:
+            self._ruin_shared.launch()
             for step in range(steps):
                 if step == 0 or not swap:
                     writer.launch()

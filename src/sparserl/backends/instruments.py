@@ -1,7 +1,9 @@
 """The host's own kernels on the cuda backend: what it verifies and measures with. No candidate ever sees them.
 
 `slow_copy` first ruins its target with NaN, then lets dependents start, waits, and only then writes: a product that
-reads x before its dependency wait reads NaN, not an old x that happens to be right.
+reads x before its dependency wait reads NaN, not an old x that happens to be right. `ruin_shared` leaves NaN in the
+shared memory of every multiprocessor: what another process leaves there may be zeros, and a product that never set its
+sums would be right by luck.
 """
 
 from __future__ import annotations
@@ -42,6 +44,12 @@ extern "C" __global__ void empty_dependent()
 {
     start_dependents();
     wait_for_primary();
+}
+
+extern "C" __global__ void ruin_shared(unsigned bytes)
+{
+    extern __shared__ volatile unsigned left[];
+    for (unsigned i = threadIdx.x; i < bytes / 4; i += blockDim.x) left[i] = 0xFFFFFFFFu;
 }
 
 extern "C" __global__ void slow_copy(unsigned char* target, const unsigned char* source, u64 bytes, long long cycles)
@@ -162,8 +170,8 @@ extern "C" __global__ void pad8(u64* t, u64 value, u64 n) { pad(t, value, n); }
 """
 
 KERNELS = (
-    "empty", "empty_dependent", "slow_copy", "touch", "flush", "discard", "copy", "read_repeatedly", "inspect",
-    "scatter2", "scatter4", "scatter8", "pad2", "pad4", "pad8",
+    "empty", "empty_dependent", "ruin_shared", "slow_copy", "touch", "flush", "discard", "copy", "read_repeatedly",
+    "inspect", "scatter2", "scatter4", "scatter8", "pad2", "pad4", "pad8",
 )  # fmt: skip
 THREADS = 256
 LINE = 128
@@ -173,9 +181,11 @@ LINE = 128
 class Instruments:
     """The loaded kernels; every method gives a packed launch, to be launched once or many times."""
 
-    def __init__(self, arch: str, sms: int) -> None:
+    def __init__(self, arch: str, sms: int, shared_bytes: int) -> None:
+        """`shared_bytes`: the most that a block may have."""
         self._module = Module(nvrtc.compile(SOURCE, KERNELS, arch).code)
-        self._sms = sms
+        self._sms, self._shared_bytes = sms, shared_bytes
+        self._module.allow_shared("ruin_shared", shared_bytes)
         self.can_discard = int("".join(filter(str.isdigit, arch)) or 0) >= 80
         """whether the machine can drop lines of its L2 unwritten"""
 
@@ -189,6 +199,12 @@ class Instruments:
     def empty(self, stream: int, dependent: bool = False) -> Call:
         name = "empty_dependent" if dependent else "empty"
         return Call(name, self._module.function(name), (1, 32, 0), Arguments([]), stream, pdl=dependent)
+
+    def ruin_shared(self, stream: int) -> Call:
+        """A block fills a multiprocessor's shared memory, so each has one; two rounds, in case one has none."""
+        shape = (2 * self._sms, 1024, self._shared_bytes)
+        arguments = Arguments([ctypes.c_uint(self._shared_bytes)])
+        return Call("ruin_shared", self._module.function("ruin_shared"), shape, arguments, stream)
 
     def slow_copy(self, target: int, source: int, size_bytes: int, stream: int) -> Call:
         """A quarter of the multiprocessors at most: the rest stay free for a product that does not wait."""

@@ -27,6 +27,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from sparserl.backends import cubin
 from sparserl.backends.backend import Binary
 from sparserl.errors import BackendError, CompileError
 
@@ -40,8 +41,8 @@ _writes = itertools.count(1)
 
 
 def options(arch: str) -> tuple[str, ...]:
-    """The compiler's options: '-v' has ptxas report registers, '-minimal' leaves textures out and saves a sixth."""
-    return ("-std=c++17", f"-arch={arch}", "--ptxas-options=-v", "-minimal")
+    """The compiler's options: '-minimal' leaves textures out and saves a sixth."""
+    return ("-std=c++17", f"-arch={arch}", "-minimal")
 
 
 @functools.cache
@@ -71,9 +72,7 @@ def compile(source: str, kernels: Sequence[str], arch: str = "sm_90", *, cache: 
             f"The source has no kernel '{missing[0]}': declare it as extern \"C\" __global__ void {missing[0]}(...).",
             output,
         )
-    registers = [int(n) for n in re.findall(r"Used (\d+) registers", output)]
-    spoken = "\n".join(line for line in output.splitlines() if not line.startswith("ptxas"))
-    binary = Binary(key, code, {name: name for name in kernels}, spoken, max(registers, default=0))
+    binary = Binary(key, code, {name: name for name in kernels}, output, cubin.registers(code))
     if cache:
         _to_cache(binary)
     return binary
@@ -161,7 +160,7 @@ def _from_cache(key: str) -> Binary | None:
         return None
     with contextlib.suppress(OSError):
         os.utime(path)  # what is used stays: many programs are made for one matrix and never seen again
-    return Binary(key, code, facts["kernels"], facts["log"], facts["registers"])
+    return Binary(key, code, facts["kernels"], facts["log"], cubin.registers(code))
 
 
 def _to_cache(binary: Binary) -> None:
@@ -170,7 +169,6 @@ def _to_cache(binary: Binary) -> None:
         "sha256": hashlib.sha256(binary.code).hexdigest(),
         "kernels": dict(binary.kernels),
         "log": binary.log,
-        "registers": binary.registers,
     }
     path = cache_folder() / binary.key[:2] / binary.key
     try:

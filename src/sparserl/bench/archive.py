@@ -20,6 +20,9 @@ KEYS = {
     "raced": ("matrix", "problem"),
     "anchors": ("matrix", "problem", "mode"),
     "bench": ("kind", "matrix", "problem", "side", "mode", "id"),
+    "measured": ("case", "problem", "program"),
+    "programs": ("program",),
+    "cases": ("case", "problem"),
 }
 """by name, what a record is of; others are all kept"""
 NAMES = tuple(KEYS)
@@ -58,7 +61,9 @@ def pack(out: Path, level: int = LEVEL) -> list[Path]:
         plain.unlink()  # only once its records are safe elsewhere
         written.append(_away(out, name))
     if not written and not any(_away(out, name).exists() for name in NAMES):
-        raise StoreError(f"{out} has no records ({', '.join(NAMES)}.jsonl). Make them with `explore` and `race`.")
+        raise StoreError(
+            f"{out} has no records ({', '.join(NAMES)}.jsonl). Make them with `explore` and `race`, or `train collect`."
+        )
     return written
 
 

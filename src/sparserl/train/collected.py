@@ -4,23 +4,21 @@
     for case in collection.of("spmv float32"):
         for each in case.programs: each.speed["solver"], collection.texts[each.program].text
 
-A folder holds `measured`, `programs` and `cases` as .jsonl, .jsonl.zst or .jsonl.xz; where there are several, all are
-read, in this order: .zst, .xz, plain. Cases that raised, and those that were not finished, are left out.
+A folder holds `measured`, `programs` and `cases` as .jsonl, put away as .jsonl.zst (`python -m sparserl.bench pack`),
+or both. Cases that raised, and those that were not finished, are left out.
 """
 
 from __future__ import annotations
 
-import json
-import lzma
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log
 from pathlib import Path
 from typing import Any
 
+from sparserl.bench import archive
 from sparserl.errors import StoreError
 from sparserl.records import Verdict
-from sparserl.store import read_jsonl
 from sparserl.train.entries import CASES, MEASURED, PROGRAMS
 
 TIE = 0.02
@@ -122,23 +120,23 @@ def tied(one_us: float, other_us: float) -> bool:
 
 def load(folder: Path) -> Collection:
     """Read a folder. Raises StoreError where there is no collection."""
-    lines = _read(folder, CASES)
+    lines = archive.read(folder, CASES)
     if not lines:
-        raise StoreError(f"{folder} has no {CASES}.jsonl (or .zst, .xz). Make it with `sparserl train collect`.")
-    rows: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
-    for row in _read(folder, MEASURED):  # a later line of the same program replaces an earlier one
-        rows.setdefault((row["case"], row["problem"]), {})[row["program"]] = row
-    texts: dict[str, ProgramText] = {}
-    for each in _read(folder, PROGRAMS):
-        if each["program"] not in texts:
-            texts[each["program"]] = ProgramText(
-                each["program"], each["text"], tuple(each["parents"]), tuple(each["mutations"]), each["binary"]
-            )
-    last = {(line["case"], line["problem"]): line for line in lines}
+        raise StoreError(f"{folder} has no {CASES}.jsonl (or .zst). Make it with `sparserl train collect`.")
+    rows: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in archive.read(folder, MEASURED):
+        rows.setdefault((row["case"], row["problem"]), []).append(row)
+    texts = {
+        each["program"]: ProgramText(
+            each["program"], each["text"], tuple(each["parents"]), tuple(each["mutations"]), each["binary"]
+        )
+        for each in archive.read(folder, PROGRAMS)
+    }
+    found = {(line["case"], line["problem"]): line for line in lines}
     return Collection(
-        tuple(_case(line, list(rows.get(key, {}).values())) for key, line in last.items() if "fault" not in line),
+        tuple(_case(line, rows.get(key, [])) for key, line in found.items() if "fault" not in line),
         texts,
-        {key: line["fault"] for key, line in last.items() if "fault" in line},
+        {key: line["fault"] for key, line in found.items() if "fault" in line},
     )
 
 
@@ -192,35 +190,3 @@ def _measurement(
 
 def _speed(best_us: float, own_us: float) -> float:
     return 1.0 if tied(best_us, own_us) else min(1.0, best_us / own_us)
-
-
-def _read(folder: Path, name: str) -> list[dict[str, Any]]:
-    return _unpacked(folder / f"{name}.jsonl.zst") + _unpacked(folder / f"{name}.jsonl.xz") + read_jsonl(
-        folder / f"{name}.jsonl"
-    )
-
-
-def _unpacked(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    packed = path.read_bytes()
-    try:
-        data = lzma.decompress(packed) if path.suffix == ".xz" else _zstandard_unpacked(path, packed)
-        return [json.loads(row) for row in data.splitlines()]
-    except (lzma.LZMAError, json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise StoreError(f"Can't read the records in {path}: {error}. Restore the file.") from error
-
-
-def _zstandard_unpacked(path: Path, packed: bytes) -> bytes:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise StoreError(
-            f"The records in {path} are compressed with zstandard, which is not installed: pip install zstandard, or "
-            "compress them as .jsonl.xz."
-        ) from error
-    try:
-        with zstandard.ZstdDecompressor().stream_reader(packed) as stream:
-            return bytes(stream.read())
-    except zstandard.ZstdError as error:
-        raise StoreError(f"Can't read the records in {path}: {error}. Restore the file.") from error

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from sparserl.bench import archive
 from sparserl.bench.archive import sha
 from sparserl.bench.reference import problem_name
 from sparserl.errors import StoreError
 from sparserl.recipes import Recipe
 from sparserl.records import Problem, Verdict
-from sparserl.store import append_jsonl, read_jsonl
+from sparserl.store import append_jsonl
 
 MEASURED, PROGRAMS, CASES = "measured", "programs", "cases"
 """names of the files, without their endings"""
@@ -45,7 +46,7 @@ class Written:
 
     def __init__(self, out: Path, problem: Problem, device: str) -> None:
         self._out, self._problem, self._device = out, problem_name(problem), device
-        earlier = read_jsonl(out / f"{CASES}.jsonl")
+        earlier = archive.read(out, CASES)
         others = {str(line["device"]) for line in earlier if line["device"] != device}
         if others:
             raise StoreError(
@@ -53,7 +54,7 @@ class Written:
                 "choose another --out folder."
             )
         self.done = settled(earlier, self._problem)
-        self._texts = {line["program"] for line in read_jsonl(out / f"{PROGRAMS}.jsonl")}
+        self._texts = {line["program"] for line in archive.read(out, PROGRAMS)}
 
     def add(self, line: dict[str, Any], entries: Sequence[Entry], baseline: Mapping[str, float]) -> None:
         """The case's own line comes last: with it the case counts as done."""
