@@ -72,7 +72,7 @@ say "ranking: the faster of two programs"
     --samples "$out/samples.npz" --target "$target" --batch-pairs 2 --longest 600 --warmup 2 --device "$learn" --resume
 
 say "the policy as it would be shipped, and a sample of it"
-"${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano"
+"${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano" --target "$target" --problem "spmv f32"
 "$python" - "$out/nano" "$target" <<'PY'
 import sys
 from pathlib import Path

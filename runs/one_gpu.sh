@@ -112,7 +112,10 @@ fine_tuned() {  # first on estimates, where there are some, then on what was mea
 }
 turns() { "${sparserl[@]}" train turns --out "$out/turns" --weights "$out/sft" "${fine[@]}"; }
 rank() { "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" "${fine[@]}"; }
-ship() { "${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano"; }
+ship() {
+    "${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano" --temperature "${TEMPERATURE:-0.6}" \
+        --problem "spmv f32" --problem "spmv f64" --problem "spmm f32 64"
+}
 
 for stage in "${stages[@]}"; do
     [[ " ${all[*]} " == *" $stage "* ]] || { echo "one_gpu.sh: there is no stage '$stage': ${all[*]}" >&2 && exit 2; }

@@ -65,7 +65,10 @@ beyond() {
     "${sparserl[@]}" train beyond --evaluation "$out/eval-unseen" --writer rl --out "$out/beyond-unseen" \
         --device "$device" --budget "$budget" "${matrices[@]}"
 }
-ship() { "${sparserl[@]}" train ship --policy "$out/rl/policy" --out "$out/nano"; }
+ship() {
+    "${sparserl[@]}" train ship --policy "$out/rl/policy" --out "$out/nano" --temperature "${TEMPERATURE:-0.6}" \
+        --problem "spmv f32" --problem "spmv f64" --problem "spmm f32 64"
+}
 
 for stage in "${stages[@]}"; do
     printf '== %s\n' "$stage"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,14 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "browser: needs chromium")
+    config.addinivalue_line("markers", "nano: lets `tune` take the shipped policy, which takes half a minute a matrix")
+
+
+@pytest.fixture(autouse=True)
+def recipes_unless_asked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`tune` in tests takes recipes, as if no policy were shipped."""
+    if request.node.get_closest_marker("nano") is None:
+        monkeypatch.setattr("sparserl.policies.SHIPPED", Path("no policy is shipped"))
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -34,7 +34,7 @@ from sparserl.records import Problem
 
 SMALL = "family:stencil2d,nx=12,ny=10,points=5"
 OTHER = "family:uniform,rows=90,columns=80,per_row=5,seed=3"
-CONFIG = BenchConfig(Problem(), "sim", ("solver",), candidates=2, rounds=2)
+CONFIG = BenchConfig(Problem(), "sim", ("solver",), policy="recipes", candidates=2, rounds=2)
 
 
 def subject(problem: Problem = Problem(), text: str = SMALL) -> Subject:  # noqa: B008 - frozen
@@ -118,10 +118,11 @@ def test_the_command_passes_over_what_is_done_and_shows_the_figures(finished: tu
 def test_a_further_mode_keeps_what_is_known_of_the_others(tmp_path: Path) -> None:
     wanted = matrices.entries([SMALL])
     for mode in ("solver", "chain"):
-        with Bench(BenchConfig(Problem(), "sim", (mode,), candidates=1, rounds=1), tmp_path) as bench:
+        with Bench(BenchConfig(Problem(), "sim", (mode,), policy="recipes", candidates=1, rounds=1), tmp_path) as bench:
             assert [s.speedups.keys() for s in bench.run(wanted)] == [{mode}]
             assert not list(bench.run(wanted))
-    with Bench(BenchConfig(Problem(), "sim", ("solver", "chain"), candidates=1, rounds=1), tmp_path) as bench:
+    both = BenchConfig(Problem(), "sim", ("solver", "chain"), policy="recipes", candidates=1, rounds=1)
+    with Bench(both, tmp_path) as bench:
         assert not list(bench.run(wanted))
     record = [r for r in archive.read(tmp_path, "bench") if r["kind"] == "matrix"][-1]
     assert record["tuning_s_by_mode"].keys() == record["winners"].keys() == {"solver", "chain"}
@@ -131,7 +132,7 @@ def test_another_number_of_candidates_needs_another_folder(finished: tuple[Path,
     out = finished[0]
     before = (out / "bench.jsonl").read_bytes()
     with (
-        Bench(BenchConfig(Problem(), "sim", candidates=3), out) as bench,
+        Bench(BenchConfig(Problem(), "sim", policy="recipes", candidates=3), out) as bench,
         pytest.raises(StoreError, match="candidates"),
     ):
         next(bench.run(matrices.entries([SMALL])))
@@ -178,7 +179,7 @@ def test_a_program_that_is_not_right_leaves_the_baseline_and_a_fault(tmp_path: P
 )  # fmt: skip
 def test_a_wrong_setting_is_told_before_anything_starts(change: dict[str, Any], part: str) -> None:
     with pytest.raises(SparseRLError, match=part):
-        BenchConfig(**{"problem": Problem(), "device": "sim", **change})
+        BenchConfig(**{"problem": Problem(), "device": "sim", "policy": "recipes", **change})
 
 
 # ── matrices ──────────────────────────────────────────────────────────────────
@@ -440,7 +441,7 @@ def test_the_watermark_sees_what_was_taken() -> None:
     "problem", [Problem(), Problem("spmm", "float32", 32), Problem("spmm", "float32", 8, "col", "col")], ids=str
 )
 def test_every_peer_is_verified_on_a_gpu(tmp_path: Path, problem: Problem) -> None:
-    config = BenchConfig(problem, "cuda", ("solver", "chain"), candidates=2, rounds=3)
+    config = BenchConfig(problem, "cuda", ("solver", "chain"), policy="recipes", candidates=2, rounds=3)
     with Bench(config, tmp_path) as bench:
         (step,) = bench.run(matrices.entries(["family:stencil2d,nx=60,ny=50,points=5"]))
     assert not step.fault and step.speedups.keys() == {"solver", "chain"}

@@ -216,6 +216,9 @@ def test_a_spent_budget_stops_cleanly_and_the_weights_alone_go_on_elsewhere(corp
     assert second.complete and second.tokens == (second.steps - 3) * 256
     assert losses(tmp_path / "second")[0][0] == 4
     assert second.checks["dev_loss"] < 7
+    longer = replace(PRETRAIN, epochs=PRETRAIN.epochs + 1)
+    with pytest.raises(StoreError, match=r"broke off at step 3 of .* so it is another one"):
+        pretrain.pretrain(longer, pretrain.Places(tmp_path / "third", corpus, weights=tmp_path / "half"))
 
 
 def test_a_corpus_that_is_missing_or_too_small_is_refused(tmp_path: Path) -> None:

@@ -203,10 +203,10 @@ def test_a_dtype_may_be_written_in_any_usual_way(dtype: object) -> None:
         ({"seed": -1}, "'seed'.*-1"),
         ({"seed": "x"}, "'seed'.*whole number"),
         ({"op": "spmm", "columns": 8.0}, "'columns'.*whole number.*8.0"),
-        ({"policy": None}, "'recipes' or the path"),
+        ({"policy": None}, "recipes, or the path"),
         ({"dtype": "float16"}, "op='spmm'"),
         ({"dtype": "bf16"}, "op='spmm'"),
-        ({"policy": "nowhere.cu"}, "'recipes' or the path.*not there"),
+        ({"policy": "nowhere.cu"}, "recipes, or the path.*not there"),
         ({"op": "spmm", "columns": 4, "b_order": "rows"}, "'row' or 'col'"),
     ],
 )

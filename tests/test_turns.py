@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace as Bare
 from typing import Any
 
 import numpy as np
@@ -22,16 +23,18 @@ from sparserl.engine import machine
 from sparserl.errors import SparseRLError
 from sparserl.families import make
 from sparserl.findings import Candidate, Findings
+from sparserl.layouts import parse_line
 from sparserl.policy.checkpoint import load_policy, read_config, save_policy
 from sparserl.policy.encoder import EncoderInput, EncoderSize, collate
 from sparserl.policy.feedback import Told, line, line_ids
 from sparserl.policy.language import Shape
 from sparserl.policy.model import Size, make_policy
-from sparserl.policy.rewriting import Rewriter
+from sparserl.policy.rewriting import SPARE, Rewriter
 from sparserl.policy.sample import sample_pattern
 from sparserl.policy.sampler import Sampler, SampleSettings, Written
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.policy.writer import Writer
+from sparserl.proposals import _told, first_candidates
 from sparserl.recipes import space
 from sparserl.records import Outcome, Problem, Timing, Verdict
 from sparserl.search import Progress, halve
@@ -49,7 +52,7 @@ from sparserl.train.sft import Places, token_log_probs
 from sparserl.train.tokens import merge
 from sparserl.train.turns import Rewriting, TurnsConfig, lessons, turns
 from sparserl.train.withheld import withheld_text
-from sparserl.tune import Settings, _candidates, _told
+from sparserl.tune import Settings
 
 TOKENIZER = Tokenizer.load()
 TEXTS = sorted(
@@ -254,12 +257,35 @@ def test_programs_are_rewritten_in_the_order_given_and_round_again() -> None:
     given = writer.sampler.given  # type: ignore[attr-defined]
     first = TOKENIZER.encode_program(TEXTS[0])
     wrong = line_ids(Told(Verdict.WRONG, "row 3 is off"), TOKENIZER)
-    assert given[1:] == [(first + wrong)[1:]] * 2, "one program, two places: it is written again twice"
+    del given[:1]
+    assert given == [(first + wrong)[1:]] * 2, "one program, two places: it is written again twice"
     fast, slow = Told(Verdict.CORRECT, speedup=1.5), Told(Verdict.CORRECT, speedup=0.5)
     rewriter.rewrite([(TEXTS[1], fast), (TEXTS[0], slow)], 3)
     second = TOKENIZER.encode_program(TEXTS[1])[1:]
     after = [first + wrong + second + line_ids(fast, TOKENIZER), first + line_ids(slow, TOKENIZER)]
-    assert sorted(given[3:]) == sorted(each[1:] for each in (after[0], after[0], after[1]))
+    assert sorted(given[2:]) == sorted(each[1:] for each in (after[0], after[0], after[1]))
+
+
+def test_first_programs_are_different_ones_and_those_that_the_matrix_admits_come_first(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    admitted = ["// layout: rows index=int32\n" + tail for tail in ("one", "two")]
+    refused = "// layout: blocks b=8 order=row index=int32\nthree"
+    read = "sparserl.policy.rewriting.parse"
+    monkeypatch.setattr(read, lambda text: Bare(layout=parse_line(text.split("\n")[0][11:])))
+    writer = scripted_writer([refused])
+    drawn = [refused, admitted[0], refused, admitted[0], admitted[1], "unreadable"]
+    asked: list[int] = []
+
+    def write(patterns: Any, problem: Any, count: int, **named: Any) -> list[list[Any]]:
+        asked.append(count)
+        return [[Bare(text=text, ids=(), given=0, finished=True) for text in drawn]]
+
+    monkeypatch.setattr(writer, "write", write)
+    pattern = make("uniform", 0, rows=400, columns=400, per_row=2.0)
+    for count, texts in ((2, admitted), (3, [*admitted, refused]), (9, [*admitted, refused, "unreadable"])):
+        assert Rewriter(writer, pattern, Problem(), machine="sim", seed=0).write(count) == texts
+    assert asked == [2 * SPARE, 3 * SPARE, 9 * SPARE]
 
 
 def test_what_is_near_the_floor_or_has_no_room_is_left_alone() -> None:
@@ -417,7 +443,7 @@ def test_turns_share_the_candidates(
     monkeypatch.setattr("sparserl.policy.rewriting.Rewriter", Counting)
     pattern = make("stencil2d", 0, nx=8, ny=10, points=5)
     settings = Settings(Problem(), "sim", candidates, str(fresh), turns=turns)
-    first, rewrite = _candidates(pattern, settings, machine("sim").device())
+    first, rewrite = first_candidates(pattern, settings, machine("sim").device())
     assert (rewrite is None) == (turns == 1)
     found = Findings("solver", "modelled", first)
     for each in first:

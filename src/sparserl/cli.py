@@ -70,7 +70,7 @@ def tune(
     dtype: Annotated[str, typer.Option(help="f32 or f64; for spmm also f16 or bf16")] = "f32",
     device: Annotated[str, typer.Option(help="auto, cuda or sim")] = "auto",
     candidates: Annotated[int, typer.Option(help="programs to try")] = 16,
-    policy: Annotated[str, typer.Option(help="recipes, or the path of a policy or of programs")] = "recipes",
+    policy: Annotated[str, typer.Option(help="auto, nano, recipes, or the path of a policy or of programs")] = "auto",
     turns: Annotated[int, typer.Option(help="1 to 3: a policy rewrites its programs, told how they fared")] = 1,
     mode: Annotated[str, typer.Option(help="what is timed: solver, chain or cold")] = "solver",
     seed: Annotated[int, typer.Option(help="of the numbers that candidates are verified with")] = 0,

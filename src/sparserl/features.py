@@ -7,6 +7,7 @@ symmetry) look at evenly spaced runs of rows, or links, and are estimates; row s
 from __future__ import annotations
 
 import numpy as np
+from scipy.sparse import _sparsetools  # what `tobsr` is made of: counting blocks there takes no sort
 
 from sparserl.matrix import Array, Pattern
 
@@ -169,11 +170,10 @@ def _block_fill(row: Array, cols: Array, columns: int, b: int) -> float:
     """Nonzeros over slots of the b x b blocks that hold any: 1 means blocks without holes."""
     if len(cols) == 0:
         return 0.0
-    key = (row // np.int32(b)).astype(np.int64) * (columns // b + 1) + cols // np.int32(b)
-    # Inside a row equal keys stand together, so most repeats go before the sort.
-    key = key[np.concatenate([[True], key[1:] != key[:-1]])]
-    key.sort()
-    blocks = 1 + int(np.count_nonzero(key[1:] != key[:-1]))
+    of = row // np.int32(b)
+    start = np.concatenate([[0], np.flatnonzero(of[1:] != of[:-1]) + 1, [len(of)]]).astype(np.int32)
+    # every row of blocks as one row, whose entries need not be in order: what is counted are its blocks of 1 x b
+    blocks = int(_sparsetools.csr_count_blocks(len(start) - 1, (columns // b + 1) * b, 1, b, start, cols))
     return len(cols) / (b * b * blocks)
 
 

@@ -7,7 +7,7 @@ operator runs cuSPARSE and says so. Results are kept in the cache (`SPARSERL_CAC
 device takes milliseconds the second time. Ctrl-C keeps what is known: the best verified candidate so far is returned.
 
 With a language model as policy, `turns=2` or 3 lets it rewrite its programs once they are judged; the turns share
-`candidates` evenly, and each rewrites the best programs so far (`_Turns`).
+`candidates` evenly, and each rewrites the best programs so far (`proposals.Turns`).
 
 This module is loaded by `import sparserl`, so what it needs is imported when it runs.
 """
@@ -22,6 +22,7 @@ from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from sparserl import policies
 from sparserl.errors import SparseRLError
 from sparserl.records import MODES, SHORT_DTYPES, VALUE_BYTES, Mode, Op, Order, Problem
 from sparserl.version import VERSION
@@ -29,11 +30,10 @@ from sparserl.version import VERSION
 if TYPE_CHECKING:
     from sparserl.backends.backend import Backend, Binary, Device
     from sparserl.engine import Engine
-    from sparserl.findings import Candidate, Findings
+    from sparserl.findings import Findings
     from sparserl.matrix import Matrix, Pattern
     from sparserl.operator import Operator
-    from sparserl.policy.feedback import Told
-    from sparserl.search import Progress, Rewrite
+    from sparserl.search import Progress
 
 log = logging.getLogger(__name__)
 DEVICES = ("auto", "cuda", "sim")
@@ -51,7 +51,7 @@ class Settings:
     candidates: int = 16
     """programs to try, those of all turns together"""
     policy: str = "recipes"
-    """'recipes', the folder of a language model, or the path of a program or of a folder of them (*.cu)"""
+    """'nano', 'recipes', the folder of a language model, or the path of a program or of a folder of them (*.cu)"""
     seed: int = 0
     """of the numbers that candidates are verified with"""
     mode: Mode = "solver"
@@ -73,20 +73,25 @@ class Settings:
             )
         if not 0 <= self.seed <= LARGEST_SEED:
             raise SparseRLError(f"The 'seed' of tune must be in 0..{LARGEST_SEED}. Got {self.seed}.")
-        if self.policy != "recipes" and not Path(self.policy).exists():
+        if self.policy != "recipes" and not self.folder.exists():
             raise SparseRLError(
-                "The 'policy' of tune must be 'recipes' or the path of a policy, a program or a folder of them. "
-                f"Got {self.policy!r}, which is not there."
+                f"The 'policy' of tune must be one of {', '.join(policies.NAMES)}, or the path of a policy, a program "
+                f"or a folder of them. Got {self.policy!r}, which is not there."
             )
         if self.turns != 1:
             self._check_turns()
+
+    @property
+    def folder(self) -> Path:
+        """Of a policy that is not 'recipes'."""
+        return policies.folder_of(self.policy)
 
     def _check_turns(self) -> None:
         from sparserl.policy.feedback import MOST_TURNS
 
         if not 1 <= self.turns <= MOST_TURNS:
             raise SparseRLError(f"The 'turns' of tune must be in 1..{MOST_TURNS}. Got {self.turns}.")
-        if not _is_policy(Path(self.policy)):
+        if not policies.is_policy(self.folder):
             raise SparseRLError(
                 f"More than one turn needs a 'policy' that writes programs: the folder of a language model. Got turns="
                 f"{self.turns} with {self.policy!r}, which can't answer a verdict: give such a folder, or turns=1."
@@ -106,7 +111,7 @@ def tune(
     device: str = "auto",
     columns: int = 1,
     candidates: int = 16,
-    policy: str | Path = "recipes",
+    policy: str | Path = "auto",
     seed: int = 0,
     mode: Mode = "solver",
     turns: int = 1,
@@ -120,6 +125,8 @@ def tune(
     A: a SciPy, torch or CuPy sparse matrix, a path (.mtx, .mtx.gz, .npz) or 'suitesparse:Group/Name'.
     op: 'spmv' (y = A x) or 'spmm' (C = A B with `columns` columns; `b_order`, `c_order`: 'row' or 'col' major).
     dtype: 'float32', 'float64', for spmm also 'float16' or 'bfloat16' (or f32 …, or a NumPy or torch dtype).
+    policy: who writes: 'nano', the language model that comes with the package, 'recipes', or a path (`Settings`);
+        'auto' is nano for what it writes well, as it says itself. If nothing it writes is right, recipes are tried too.
     progress: called with a `search.Progress` at every step.
     The other arguments: see `Settings`. The operator's `report` holds every candidate with its verdict and time.
     """
@@ -130,7 +137,7 @@ def tune(
 
     problem = make_problem(op, dtype, columns, b_order, c_order)
     count, seed, turns = _whole("candidates", candidates), _whole("seed", seed), _whole("turns", turns)
-    settings = Settings(problem, device, count, str(policy), seed, mode, turns)
+    settings = Settings(problem, device, count, policies.settled(str(policy), problem), seed, mode, turns)
     began = time.perf_counter()
     matrix = as_matrix(A)
     if not matrix.pattern.rows:
@@ -178,114 +185,21 @@ def explore(
 ) -> Findings:
     """Choose candidates, judge and time them. No Operator yet."""
     from sparserl.findings import Findings
+    from sparserl.proposals import first_candidates, recipe_candidates
     from sparserl.referee import open_referee
     from sparserl.search import Progress, halve
 
     watch = progress or (lambda step: None)
     began = time.perf_counter()
     watch(Progress("ranking", 0, settings.candidates))
-    chosen, rewrite = _candidates(pattern, settings, device)
+    chosen, rewrite = first_candidates(pattern, settings, device)
     source = "gpu" if device.backend == "cuda" else "modelled"
     found = Findings(settings.mode, source, chosen, phases_s={"rank": time.perf_counter() - began})
     with open_referee(pattern, settings.problem, settings.mode, device.backend, settings.seed) as referee:
         halve(found, referee, watch, rewrite)
-    return found
-
-
-def _candidates(pattern: Pattern, settings: Settings, device: Device) -> tuple[list[Candidate], Rewrite | None]:
-    """The first ones, and who makes more of them once they are judged."""
-    from sparserl.findings import Candidate
-
-    if settings.policy != "recipes":
-        path = Path(settings.policy)
-        if not _is_policy(path):
-            return _programs(path)[: settings.candidates], None
-        turns = _Turns(path, pattern, settings, device)
-        return turns.first(), turns.again if settings.turns > 1 else None
-    from sparserl.recipes import candidates
-    from sparserl.search import choose
-
-    ranked = candidates(pattern, settings.problem, device.sms, settings.mode)
-    chosen = choose(ranked, settings.candidates)
-    return [Candidate(r.name, str(r.layout), dict(r.params), r.text, r.simplicity, r.cost_us) for r in chosen], None
-
-
-def _is_policy(path: Path) -> bool:
-    return (path / "model.safetensors").is_file()
-
-
-class _Turns:
-    """What a language model writes for this matrix, turn after turn.
-
-    All turns together write `candidates` programs, each turn an equal share, the first ones one more where that does
-    not divide: 16 in three turns are 6, 5 and 5. A later turn rewrites the best programs of all turns so far: the
-    fastest right ones first, then those that failed, and round again where there are fewer than its share. What can't
-    gain by it, or no longer fits the context, is not rewritten (`policy/feedback`). A text that was written before is
-    not judged again, so there may be fewer candidates than were asked for.
-    """
-
-    def __init__(self, folder: Path, pattern: Pattern, settings: Settings, device: Device) -> None:
-        from sparserl.policy.rewriting import Rewriter
-        from sparserl.policy.writer import warm_writer
-
-        on_gpu = device.backend == "cuda"
-        writer = warm_writer(folder, "cuda" if on_gpu else "cpu")
-        machine = device.name if on_gpu else "sim"
-        self._rewriter = Rewriter(writer, pattern, settings.problem, machine=machine, seed=settings.seed)
-        self._left, self._turns = settings.candidates, settings.turns
-
-    def first(self) -> list[Candidate]:
-        texts = self._rewriter.write(self._share())
-        return [_candidate(f"written {place}", text) for place, text in enumerate(texts, 1)]
-
-    def again(self, found: Findings) -> list[Candidate]:
-        """The next turn's; none after the last."""
-        if not self._turns:
-            return []
-        places = {c.text: place for place, c in enumerate(found.candidates, 1)}
-        made = self._rewriter.rewrite([(c.text, _told(c)) for c in found.ranked()], self._share())
-        return [
-            _candidate(f"written {place} after {places[parent]}", text)
-            for place, (text, parent) in enumerate(made.items(), len(places) + 1)
-        ]
-
-    def _share(self) -> int:
-        """Programs of the next turn."""
-        share = -(-self._left // self._turns)
-        self._left, self._turns = self._left - share, self._turns - 1
-        return share
-
-
-def _told(candidate: Candidate) -> Told:
-    """What its writer hears of it."""
-    from sparserl.policy.feedback import Told
-    from sparserl.records import Verdict
-
-    c = candidate
-    return Told(Verdict[c.verdict.upper()], c.reason, c.speedup, c.floor_share, c.registers, c.sectors)
-
-
-def _candidate(name: str, text: str) -> Candidate:
-    """A program that no recipe made: its layout is what it says."""
-    from sparserl.findings import Candidate
-
-    head = text.partition("\n")[0]
-    layout = head.removeprefix("// layout:").strip() if head.startswith("// layout:") else ""
-    return Candidate(name, layout, {}, text, text.count("\n"))
-
-
-def _programs(path: Path) -> list[Candidate]:
-    """A user's own programs, as they are. One that can't be read is judged so, like any other."""
-    files = sorted(path.glob("*.cu")) if path.is_dir() else [path]
-    if not files:
-        raise SparseRLError(f"There is no program (*.cu) in {path}. Give a file, or a folder that holds some.")
-    found = []
-    for file in files:
-        try:
-            text = file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise SparseRLError(f"Can't read the program {file}: {error}.") from error
-        found.append(_candidate(file.stem, text))
+        if found.best is None and not found.interrupted and settings.policy == "nano":
+            found.candidates += recipe_candidates(pattern, settings, device)
+            halve(found, referee, watch)
     return found
 
 
@@ -333,10 +247,12 @@ def _content(policy: Path) -> list[str]:
     """What a policy is made of, wherever it lies."""
     import hashlib
 
-    if _is_policy(policy):
+    from sparserl.proposals import own_programs
+
+    if policies.is_policy(policy):
         files = (policy / "config.json", policy / "model.safetensors")
         return [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-    return [c.text for c in _programs(policy)]
+    return [c.text for c in own_programs(policy)]
 
 
 @dataclass(frozen=True)
@@ -356,7 +272,7 @@ class _Kept:
         parts = asdict(settings)
         del parts["seed"]  # it moves the numbers a candidate is verified with, not the result
         if settings.policy != "recipes":
-            parts["policy"] = _content(Path(settings.policy))
+            parts["policy"] = _content(settings.folder)
         parts |= {"pattern": pattern.fingerprint(), "sparserl": VERSION}
         parts["device"] = [device.backend, device.name, device.arch]
         self._cache = Cache("tuned")

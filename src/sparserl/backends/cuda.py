@@ -135,7 +135,7 @@ class CudaBackend:
         return 2e3 * kilohertz * bits / 8 / 1e12
 
     def _attribute(self, name: str) -> int:
-        which = driver.bindings().CUdevice_attribute[f"CU_DEVICE_ATTRIBUTE_{name}"]
+        which = getattr(driver.bindings().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
         return int(call("cuDeviceGetAttribute", which, call("cuDeviceGet", self.device_index)))
 
     def device(self) -> Device:

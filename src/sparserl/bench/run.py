@@ -30,6 +30,7 @@ from typing import Any, Literal
 import numpy as np
 import scipy
 
+from sparserl import policies
 from sparserl.backends.driver import StickyError
 from sparserl.bench import archive, figures
 from sparserl.bench.machine import Machine
@@ -75,8 +76,8 @@ class BenchConfig:
     """what is timed; figures that are one a matrix are those of the first"""
     tune_mode: Mode | None = None
     """tune once, for this mode, and measure that operator in every mode; None: one tuning a mode"""
-    policy: str = "recipes"
-    """as `sparserl.tune` takes it"""
+    policy: str = "nano"
+    """as `sparserl.tune` takes it, but for 'auto': one run, one writer"""
     candidates: int = 16
     """programs to try a tuning"""
     rounds: int = 7
@@ -168,7 +169,7 @@ class Bench:
             "copy_tb_s": copy_tb_s,
             "l2_bytes": device.l2_bytes,
             "policy": config.policy,
-            "policy_sha": _sha(Path(config.policy)),
+            "policy_sha": _sha(policies.folder_of(config.policy)),
             "candidates": config.candidates,
             "rounds": config.rounds,
             "tune_mode": config.tune_mode,

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from sparserl import policies
 from sparserl.backends.backend import Backend
 from sparserl.bench import archive
 from sparserl.bench.matrices import Entry, place
@@ -140,7 +141,6 @@ def _candidates(by_mode: Mapping[Mode, Tuned], policy: str) -> list[dict[str, An
 
 
 def _candidate(candidate: Candidate, key: str, policy: str) -> dict[str, Any]:
-    origin = "recipe" if policy == "recipes" else "policy" if candidate.name.startswith("written ") else "file"
     return {
         "name": candidate.name,
         "layout": candidate.layout,
@@ -152,7 +152,7 @@ def _candidate(candidate: Candidate, key: str, policy: str) -> dict[str, Any]:
         "registers": candidate.registers,
         "packed_bytes": candidate.packed_bytes,
         "stage": candidate.stage,
-        "origin": origin,
+        "origin": policies.origin(candidate.name, policy),
         "sha": key,
     }
 

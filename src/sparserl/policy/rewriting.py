@@ -14,11 +14,17 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from sparserl.errors import SparseRLError
+from sparserl.layouts import admits
 from sparserl.matrix import Pattern
 from sparserl.policy.feedback import Told, fits, last_text, line_ids, need, together, worth_another
 from sparserl.policy.sampler import Written
 from sparserl.policy.writer import Writer
+from sparserl.program import parse
 from sparserl.records import Problem
+
+SPARE = 2
+"""programs that are drawn for one that is wanted"""
 
 
 @dataclass(frozen=True)
@@ -44,12 +50,27 @@ class Rewriter:
         self._drafts: dict[str, Draft] = {}
 
     def write(self, count: int) -> list[str]:
-        """First programs; a text that was written twice stands once."""
+        """At most `count` first programs, each once.
+
+        Programs are often written twice, and some are for a layout that this matrix does not admit, so more are drawn:
+        together they take little longer. What the matrix admits comes first.
+        """
         drawing = replace(self._writer.settings, seed=self._seed)
-        (drawn,) = self._writer.write([self._pattern], self._problem, count, machine=self._machine, settings=drawing)
+        (drawn,) = self._writer.write(
+            [self._pattern], self._problem, SPARE * count, machine=self._machine, settings=drawing
+        )
+        made: dict[str, Draft] = {}
         for written in drawn:
-            self._drafts.setdefault(written.text, _draft((), written.text, written))
-        return list(self._drafts)
+            made.setdefault(written.text, _draft((), written.text, written))
+        texts = sorted(made, key=lambda text: not self._admitted(text))[:count]  # equal ones stay in order
+        self._drafts |= {text: made[text] for text in texts}
+        return texts
+
+    def _admitted(self, text: str) -> bool:
+        try:
+            return admits(self._pattern, parse(text).layout) is None
+        except SparseRLError:
+            return False
 
     def rewrite(self, told: Sequence[tuple[str, Told]], count: int) -> dict[str, str]:
         """`count` programs made of those of `told`, each of these once, in order, and then round again.

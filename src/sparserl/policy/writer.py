@@ -1,7 +1,8 @@
 """A stored policy that writes programs for matrices: everything from a folder and patterns to texts, in one place.
 
 Temperature, top-p and length are those stored with the policy (`notes` of its config, under 'sampling'); a policy that
-stores none is sampled at temperature 1.
+stores none is sampled at temperature 1. Under 'machine' stands the one machine that it has learnt to write for, if it
+is one: the names of others are words that it has never seen.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Writer:
 
     def __init__(self, folder: Path, device: str = "cpu") -> None:
         self.settings = stored_settings(folder)
+        self.machine: str = read_config(folder)["notes"].get("machine", "")
+        """what to tell it on any machine; '' where it knows several"""
         self.tokenizer = Tokenizer.load(folder / "tokenizer.json")
         self.policy = load_policy(folder, device)
         self.sampler = Sampler(self.policy, self.tokenizer, device)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from sparserl import policies
 from sparserl.bench.archive import sha
 from sparserl.bench.figures import OPERATOR
 from sparserl.bench.reference import problem_name
@@ -78,7 +79,7 @@ def _tuned(operator: OperatorLike) -> dict[str, Any]:
         {
             **candidate,
             "times_us": {mode: candidate["time_us"]} if candidate["time_us"] else {},
-            "origin": "recipe" if report["settings"]["policy"] == "recipes" else "policy",
+            "origin": policies.origin(candidate["name"], report["settings"]["policy"]),
             "sha": sha(operator.source) if candidate["name"] == kept else "",
         }
         for candidate in report["candidates"]

@@ -46,7 +46,7 @@ def pretrain(
     weights: Annotated[Path | None, typer.Option(help="Begin with these weights, where they broke off.")] = None,
     resume: Resume = False,
     size: Annotated[str, typer.Option(help="tiny or nano")] = "nano",
-    epochs: Annotated[int, typer.Option(help="times that the corpus is read")] = 5,
+    epochs: Annotated[int, typer.Option(help="times that the corpus is read")] = 4,
     context: Annotated[int, typer.Option(help="tokens of a row")] = 1024,
     batch_tokens: Annotated[int, typer.Option(help="tokens of a step")] = 32768,
     learning_rate: Rate = None,
@@ -192,13 +192,25 @@ def rank(
 
 
 def ship(
+    *,
     policy: Annotated[Path, typer.Option(help="Folder of a policy, such as RUN/policy.")],
     out: Annotated[Path, typer.Option(help="Folder to write: the same policy with weights of 8 bits.")],
+    temperature: Annotated[float, typer.Option(help="at which it is to be sampled")] = 1.0,
+    top_p: Annotated[float, typer.Option(help="least probability of the tokens that are drawn from")] = 1.0,
+    target: Annotated[str, typer.Option(help="the one machine that it was trained for; '' for several")] = "h200",
+    problem: Annotated[
+        list[str] | None, typer.Option(help="'spmv f32' …: what `tune` takes it for unasked [nothing]; again for more")
+    ] = None,
 ) -> None:
-    """Write a policy as small as it is shipped."""
+    """Write a policy as small as it is shipped, with how it is to be used."""
+    from sparserl.policies import problem_class
     from sparserl.policy.checkpoint import load_policy, read_config, save_policy
+    from sparserl.train.commands_collect import problem_of
 
-    save_policy(load_policy(policy), out, weights="int8", notes=read_config(policy)["notes"])
+    known = sorted({problem_class(problem_of(each)) for each in problem or ()})
+    sampling = {"temperature": temperature, "top_p": top_p}
+    notes = {**read_config(policy)["notes"], "sampling": sampling, "machine": target, "problems": known}
+    save_policy(load_policy(policy), out, weights="int8", notes=notes)
     typer.echo(f"{out}: {sum(path.stat().st_size for path in out.iterdir()) / 1e6:.1f} MB")
 
 

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -209,15 +209,25 @@ def _changed(old: Any, new: Any, name: str = "") -> str | None:
     return None if old == new else name
 
 
-def start_from(weights: Path, stage: str) -> tuple[Policy, int]:
-    """A policy from a folder of weights (or of a run), and the step to go on at: not 0 where this stage broke off."""
+class Begun(NamedTuple):
+    """How far a run had come that broke off; zeros for none."""
+
+    step: int = 0
+    steps: int = 0
+
+
+NOT_BEGUN = Begun()
+
+
+def start_from(weights: Path, stage: str) -> tuple[Policy, Begun]:
+    """A policy from a folder of weights (or of a run), and where to go on: at a step where this stage broke off."""
     folder = weights / POLICY if (weights / POLICY).is_dir() else weights
     notes = read_config(folder)["notes"]
     policy = load_policy(folder)
     broke_off = notes.get("stage") == stage and notes.get("step", 0) < notes.get("steps", 0)
-    step = int(notes["step"]) if broke_off else 0
-    log.info("weights of %s: %s, step %d", folder, notes.get("stage", "unknown stage"), step)
-    return policy, step
+    begun = Begun(int(notes["step"]), int(notes["steps"])) if broke_off else NOT_BEGUN
+    log.info("weights of %s: %s, step %d", folder, notes.get("stage", "unknown stage"), begun.step)
+    return policy, begun
 
 
 def save(folder: Path, task: Task, optimiser: torch.optim.Optimizer, step: int, begun: int) -> None:
@@ -251,7 +261,7 @@ class Start:
 
     resume: bool = False
     """from the folder's checkpoint"""
-    step: int = 0
+    begun: Begun = NOT_BEGUN
     """otherwise at this step, with the policy's weights as they are"""
     clock_s: float = dataclasses.field(default_factory=time.monotonic)
     """when the stage began"""
@@ -262,7 +272,12 @@ def run(task: Task, config: LoopConfig, folder: Path, start: Start, watch: Watch
     if device_of(config.device).type == "cuda":
         torch.set_float32_matmul_precision("high")  # the logits are float32: TF32 makes them seven times as fast
     optimiser = make_optimiser(task.policy, config)
-    step = begun = start.step
+    step = begun = start.begun.step
+    if step and not start.resume and start.begun.steps != task.steps:
+        raise StoreError(
+            f"The weights are of a run that broke off at step {step} of {start.begun.steps}, and this run has "
+            f"{task.steps} steps, so it is another one: let that one come to its end first, or give other weights."
+        )
     if start.resume:
         step, begun = _restore(folder, task, optimiser)
     book = _Book(folder, task, config, step, watch)

@@ -30,6 +30,7 @@ from sparserl.policy.checkpoint import shipped_tokenizer
 from sparserl.policy.model import Policy, make_policy, size_named
 from sparserl.train.batches import Documents, EpochRows, encode_documents, load_documents, plain_rows, save_documents
 from sparserl.train.loop import (
+    NOT_BEGUN,
     Finished,
     LoopConfig,
     Start,
@@ -55,7 +56,7 @@ class PretrainConfig:
 
     size: str = "nano"
     """of the policy: tiny or nano"""
-    epochs: int = 5
+    epochs: int = 4
     context: int = 1024
     """tokens of a row"""
     batch_tokens: int = 32768
@@ -183,7 +184,7 @@ def pretrain(config: PretrainConfig, places: Places, watch: Watch | None = None)
     """The whole stage."""
     clock_s = time.monotonic()
     goes_on = open_run(places.out, "pretrain", asdict(config), places.resume)
-    policy, begin = make_policy(config.size, config.loop.seed), 0
+    policy, begin = make_policy(config.size, config.loop.seed), NOT_BEGUN
     if places.weights is not None and not goes_on:
         policy, begin = start_from(places.weights, "pretrain")
     task = Pretraining(config, policy, documents_of(places))

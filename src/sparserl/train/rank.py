@@ -233,7 +233,7 @@ def rank(config: RankConfig, places: Places, watch: Watch | None = None) -> Fini
     programs = {name for pair in (*train, *dev) for name in (pair.winner, pair.loser)}
     ids = encode_programs({name: collection.texts[name].text for name in sorted(programs)}, config.longest)
     policy, broke_off = start_from(places.weights, "rank")
-    if broke_off:
+    if broke_off.step:
         raise SparseRLError(f"{places.weights} is a broken-off ranking pass: give the fine-tuned weights.")
     task = Ranking(config, policy, (train, dev), ids, samples)
     key = content_key({"weights": _weights_sha(places.weights), "pairs": [asdict(p) for p in (*task.train, *task.dev)]})

@@ -38,6 +38,7 @@ from sparserl.train.collected import Collection
 from sparserl.train.encode import load_encoder
 from sparserl.train.encode_times import read_problem
 from sparserl.train.loop import (
+    NOT_BEGUN,
     Finished,
     LoopConfig,
     Start,
@@ -307,12 +308,12 @@ def sft(config: SFTConfig, places: Places, watch: Watch | None = None) -> Finish
     train = fraction_of(train, fraction, seed, config.rules)
     train = with_bodies(train, collection, structures, config.rules, fraction=fraction, seed=seed)
     write_json(places.out / "data.json", {"train": shares(train), "dev": shares(dev)})
-    policy, begin = make_policy(config.size, config.loop.seed), 0
+    policy, begin = make_policy(config.size, config.loop.seed), NOT_BEGUN
     if places.weights is not None:
         policy, begin = start_from(places.weights, "sft")
-    pretrained = load_encoder(places.encoder) if places.encoder is not None and not begin else None
+    pretrained = load_encoder(places.encoder) if places.encoder is not None and not begin.step else None
     policy = with_encoder(policy, config.reads, pretrained, config.loop.seed)
-    if not begin and pretrained is None:
+    if not begin.step and pretrained is None:
         standardise(policy, {each.case: samples[each.case] for each in train})
     texts = {each.program: collection.texts[each.program].text for each in (*train, *dev)}
     task = FineTuning(config, policy, (train, dev), encode_programs(texts, config.longest), samples)

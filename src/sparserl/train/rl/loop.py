@@ -78,7 +78,8 @@ class Run:
 
     def __init__(self, config: RLConfig, places: Places, table: Table, crew: Crew) -> None:
         self.config, self.places, self.crew = config, places, crew
-        policy, self.number = start_from(places.weights, "rl")
+        policy, begun = start_from(places.weights, "rl")
+        self.number = begun.step
         folder = _policy_folder(places.weights)
         self.tokenizer, self.words = Tokenizer.load(folder / "tokenizer.json"), folder / "tokenizer.json"
         device = device_of(config.loop.device)
