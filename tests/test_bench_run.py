@@ -108,6 +108,7 @@ def test_the_command_passes_over_what_is_done_and_shows_the_figures(finished: tu
     app = typer.Typer()
     app.command()(command.bench)
     arguments = ["--matrices", SMALL, "--matrices", OTHER, "--device", "sim", "--candidates", "2", "--rounds", "2"]
+    arguments += ["--policy", "recipes"]
     before = (finished[0] / "bench.jsonl").read_bytes()
     done = CliRunner().invoke(app, [*arguments, "--out", str(finished[0])])
     assert done.exit_code == 0, done.output

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from sparserl import families
+from sparserl import cli, families
 from sparserl.bench.archive import sha
 from sparserl.errors import StoreError
 from sparserl.matrix import Pattern
@@ -18,7 +20,7 @@ from sparserl.recipes import Recipe, admissible, summarise
 from sparserl.records import Problem
 from sparserl.store import append_jsonl, read_jsonl
 from sparserl.train import estimate as estimates
-from sparserl.train.cases import TrainingCase, from_source
+from sparserl.train.cases import TrainingCase, drawn_cases, from_source
 from sparserl.train.chosen import ChoiceRules, choose
 from sparserl.train.collected import load
 from sparserl.train.controls import TreesConfig
@@ -154,3 +156,23 @@ def test_a_budget_that_is_spent_says_so(tmp_path: Path, estimator: estimates.Est
     rows = list(estimates.estimate(cases, estimator, tmp_path, budget_s=0.0))
     assert len(rows) == 2 and "time is up" in rows[-1]
     assert len(load(tmp_path).cases) == 1
+
+
+def test_matrices_like_those_of_the_encoder_are_made_again_from_what_is_written_down() -> None:
+    few = drawn_cases(PROBLEM, 3, 5e3)
+    assert [each.name for each in few] == ["drawn5000-0", "drawn5000-1", "drawn5000-2"]
+    patterns = [each.load() for each in few]
+    again = [from_source(each.name, json.loads(json.dumps(each.source))).load() for each in few]
+    assert [p.fingerprint() for p in patterns] == [p.fingerprint() for p in again]
+    assert len({p.fingerprint() for p in patterns}) == 3 and all(0 < p.nonzeros <= 1e4 for p in patterns)
+    largest = {op: drawn_cases(Problem(op), 1)[0].source["most"] for op in ("spmv", "spmm")}  # type: ignore[arg-type]
+    assert largest == {"spmv": 3e6, "spmm": 1.5e6}
+
+
+def test_the_command_takes_its_share_of_them(collection: Path, tmp_path: Path) -> None:
+    words = ["--cases", "4", "--after", "0", "--most-nonzeros", "3000", "--drawn", "0.5", "--workers", "0"]
+    places = ["--collection", str(collection), "--out", str(tmp_path)]
+    said = CliRunner().invoke(cli.app, ["train", "estimate", *places, *words])
+    assert said.exit_code == 0, said.output
+    names = [case.name for case in load(tmp_path).cases]
+    assert len(names) == 4 and [name.startswith("drawn3000-") for name in names] == [False, False, True, True]

@@ -44,18 +44,22 @@ SIZES = ((0.08, 1e3, 1e4), (0.27, 1e4, 1e5), (0.57, 1e5, 2e6), (0.08, 2e6, 2e7))
 """(share, from, to) nonzeros, even on a logarithmic scale inside each"""
 SPMM_SIZES = ((0.08, 1e3, 1e4), (0.32, 1e4, 1e5), (0.60, 1e5, 1.5e6))
 """B and C of an SpMM are wide: a product of 2e7 nonzeros and 128 columns takes milliseconds"""
+DRAWN_MOST = {"spmv": 3e6, "spmm": 1.5e6}
+"""nonzeros of `drawn_cases`"""
 MOST_ROWS = {"spmv": 8_000_000, "spmm": 800_000}
 """of either dimension"""
 
 
 @dataclass(frozen=True)
 class TrainingCase:
-    """A matrix that may train: a spec, or the name of a real one. With the split 'dev', one for choices alone."""
+    """A matrix that may train: a spec, a number, or the name of a real one. With the split 'dev', for choices alone."""
 
     name: str
     spec: Spec | None = None
     real: str = ""
     """the file is REAL.mtx.gz or REAL.mtx in the folder of real matrices"""
+    drawn: tuple[int, float] | None = None
+    """number and largest size of a matrix like those that the encoder learns from, half of them twisted"""
     split: Literal["train", "dev"] = "train"
 
     @property
@@ -63,12 +67,18 @@ class TrainingCase:
         """What is written down to make it again."""
         if self.split == "dev":
             return {"dev": self.name}
+        if self.drawn is not None:
+            return {"drawn": self.drawn[0], "most": self.drawn[1]}
         if self.spec is None:
             return {"real": self.real}
         return {"family": self.spec.family, "seed": self.spec.seed, "params": dict(self.spec.params)}
 
     def load(self, folder: Path | None = None) -> Pattern:
         """Make or read it. Raises MatrixError where the pattern is one that may not train."""
+        if self.drawn is not None:
+            from sparserl.train.encode_data import Draws, draw_pattern
+
+            return draw_pattern(self.drawn[0], Draws(most=self.drawn[1]))
         if self.spec is None or self.split == "dev":
             return next(case for case in splits.cases(self.split) if case.name == self.name).load(folder)
         if not splits.may_train(self.spec):
@@ -87,6 +97,8 @@ def from_source(name: str, source: Mapping[str, Any]) -> TrainingCase:
         return TrainingCase(name, split="dev")
     if "real" in source:
         return TrainingCase(name, real=str(source["real"]))
+    if "drawn" in source:
+        return TrainingCase(name, drawn=(int(source["drawn"]), float(source["most"])))
     return TrainingCase(name, Spec(source["family"], int(source["seed"]), dict(source["params"])))
 
 
@@ -123,6 +135,15 @@ def training_cases(
     chosen = within or range_for(problem)
     there = [TrainingCase(case.name, real=case.name) for case in splits.cases("train")] if real else []
     return [*there, *(_drawn(index, chosen) for index in range(count))]
+
+
+def drawn_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[TrainingCase]:
+    """The first `count` of the matrices that the encoder learns from: more kinds than `training_cases` has.
+
+    most_nonzeros: of the largest, about; 0: what fits the problem.
+    """
+    most = most_nonzeros or DRAWN_MOST[problem.op]
+    return [TrainingCase(f"drawn{most:.0f}-{number}", drawn=(number, most)) for number in range(count)]
 
 
 def dev_cases(*, real: bool = False) -> list[TrainingCase]:
