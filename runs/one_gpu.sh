@@ -1,22 +1,25 @@
 #!/usr/bin/env bash
 # The real training of `nano` on one GPU (an H200). Resumable: call it again, with the same arguments, and it goes on.
-#   bash runs/one_gpu.sh OUT [--matrices DIR] [--corpus DIR] [--collection DIR] [--budget SECONDS] [--study] [STAGE …]
+#   bash runs/one_gpu.sh OUT [--matrices DIR] [--corpus DIR] [--collection DIR] [--weights DIR] [--budget SECONDS]
+#       [--study] [STAGE …]
 # OUT         run folders; OUT/nano is the policy to ship
 # --matrices  folder with the real matrices (NAME.mtx.gz); without it, generated ones alone
 # --corpus    what `sparserl train corpus` wrote; without it, the corpus is downloaded to OUT/corpus
 # --collection  what `sparserl train collect` wrote [OUT/collection]
+# --weights   begin fine-tuning with these, on what was measured alone: `src/sparserl/policy/nano` goes on where it stopped
 # --budget    seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # --study     also the controls (blind, features, learnt) and what pretraining is worth (1, 10, 100 %, three seeds)
 # STAGE       corpus tokens collect estimate misfits encoder pretrain sft turns rank ship; all of them without one
 # About two hours: collection an hour and more, pretraining and fine-tuning minutes.
 set -euo pipefail
 out=${1:?give the folder of the run} && shift
-matrices=() corpus="" collection="" budget=0 study="" stages=()
+matrices=() corpus="" collection="" weights="" budget=0 study="" stages=()
 while (($#)); do
     case $1 in
         --matrices) matrices=(--matrices "$2") && shift 2 ;;
         --corpus) corpus=$2 && shift 2 ;;
         --collection) collection=$2 && shift 2 ;;
+        --weights) weights=$2 && shift 2 ;;
         --budget) budget=$2 && shift 2 ;;
         --study) study=yes && shift ;;
         -*) echo "one_gpu.sh: there is no option $1; the first lines of the script say which there are" >&2 && exit 2 ;;
@@ -103,7 +106,9 @@ sft() {
 }
 fine_tuned() {  # first on estimates, where there are some, then on what was measured
     local name=$1 from=(--weights "$out/pretrain" --encoder "$out/encoder$1/encoder") && shift
-    if [[ -f $out/estimated/cases.jsonl ]]; then
+    if [[ -n $weights && -z $name ]]; then
+        from=(--weights "$weights")
+    elif [[ -f $out/estimated/cases.jsonl ]]; then
         "${sparserl[@]}" train sft --out "$out/guess$name" "${from[@]}" --collection "$out/estimated" --epochs 2 \
             --samples "$out/estimated.npz" "${how[@]}" "$@"
         from=(--weights "$out/guess$name")
