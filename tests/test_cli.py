@@ -129,7 +129,7 @@ def test_import_sparserl_loads_no_stage() -> None:
 def test_doctor_passes_what_needs_no_gpu(tmp_path: Path) -> None:
     done = command("doctor", cwd=tmp_path)
     assert done.returncode == 0, done.stdout
-    for part in ("python", "cache", "host compiler", "nvrtc", "simulator", "sandbox"):
+    for part in ("python", "cache", "host compiler", "nvrtc", "simulator", "sandbox", "policy"):
         assert f"PASS  {part}" in done.stdout
 
 

@@ -39,6 +39,7 @@ def examine() -> Iterator[Check]:
         ("nvrtc", _nvrtc, False),
         ("simulator", lambda: _product("sim"), True),
         ("sandbox", _sandbox, True),
+        ("policy", _policy, False),
         ("cuda", lambda: _product("cuda"), False),
         ("cusparse", _cusparse, False),
     ]
@@ -111,6 +112,22 @@ def _sandbox() -> str:
         return sandbox.hello.lockdown
     finally:
         sandbox.close()
+
+
+def _policy() -> str:
+    """The shipped language model begins to write."""
+    from dataclasses import replace
+
+    from sparserl.families import make
+    from sparserl.policies import folder_of, problems
+    from sparserl.policy.writer import Writer
+    from sparserl.records import Problem
+
+    writer = Writer(folder_of("nano"))
+    few = replace(writer.settings, max_tokens=8, greedy=True, stop_at_eos=False)
+    writer.write([make("stencil2d", 0, nx=20, ny=20)], Problem(), 1, machine=writer.machine, settings=few)
+    size = sum(each.numel() for each in writer.policy.parameters())
+    return f"nano, {size / 1e6:.1f} M parameters; `tune` takes it unasked for {', '.join(problems()) or 'nothing yet'}"
 
 
 def _cusparse() -> str:
