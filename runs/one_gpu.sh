@@ -43,7 +43,7 @@ tokens() {
         --corpus "${corpus:-$out/corpus}"
 }
 encoder() {  # the controls are pretrained like the encoder itself, on the same matrices
-    local times=() && [[ -f $collection/cases.jsonl ]] && times=(--collection "$collection" --samples "$samples" "${real[@]}")
+    local times=() && compgen -G "$collection/cases.jsonl*" >/dev/null && times=(--collection "$collection" --samples "$samples" "${real[@]}")
     one_encoder encoder "${times[@]}"
     [[ -n $study ]] || return 0
     local kind

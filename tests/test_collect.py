@@ -324,6 +324,14 @@ def test_records_that_were_put_away_read_like_plain_ones_and_are_not_measured_ag
         collected.load(tmp_path)
 
 
+def test_records_of_an_evaluation_are_not_taken_for_a_collection(tmp_path: Path) -> None:
+    append_jsonl(tmp_path / "measured.jsonl", {"case": "a", "programs": {}}, {"case": "a", "programs": {"x": 1}})
+    before = (tmp_path / "measured.jsonl").read_bytes()
+    with pytest.raises(StoreError, match="no records"):
+        archive.pack(tmp_path)
+    assert (tmp_path / "measured.jsonl").read_bytes() == before
+
+
 def test_a_folder_without_a_collection_says_how_to_make_one(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="sparserl train collect"):
         collected.load(tmp_path)

@@ -10,7 +10,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -116,8 +116,6 @@ def _sandbox() -> str:
 
 def _policy() -> str:
     """The shipped language model begins to write."""
-    from dataclasses import replace
-
     from sparserl.families import make
     from sparserl.policies import folder_of, problems
     from sparserl.policy.writer import Writer

@@ -26,6 +26,8 @@ KEYS = {
 }
 """by name, what a record is of; others are all kept"""
 NAMES = tuple(KEYS)
+COLLECTED = ("measured", "programs", "cases")
+"""a collection's; an evaluation has other records under two of these names, and no cases"""
 LEVEL = 19
 
 
@@ -50,7 +52,9 @@ def read(out: Path, name: str) -> list[dict[str, Any]]:
 def pack(out: Path, level: int = LEVEL) -> list[Path]:
     """Compress every plain file of records in `out` and remove it; returns what was written."""
     written = []
-    for name in NAMES:
+    collection = _plain(out, "cases").exists() or _away(out, "cases").exists()
+    names = [name for name in NAMES if collection or name not in COLLECTED]
+    for name in names:
         plain = _plain(out, name)
         if not plain.exists():
             continue
@@ -60,7 +64,7 @@ def pack(out: Path, level: int = LEVEL) -> list[Path]:
         write_atomic(_away(out, name), data)
         plain.unlink()  # only once its records are safe elsewhere
         written.append(_away(out, name))
-    if not written and not any(_away(out, name).exists() for name in NAMES):
+    if not written and not any(_away(out, name).exists() for name in names):
         raise StoreError(
             f"{out} has no records ({', '.join(NAMES)}.jsonl). Make them with `explore` and `race`, or `train collect`."
         )

@@ -43,7 +43,7 @@ def bench(
     mode: Annotated[list[str] | None, typer.Option(help="solver, chain or cold; may be repeated [solver]")] = None,
     tune_mode: Annotated[str, typer.Option(help="tune once, for this mode, and not once for each")] = "",
     device: Annotated[str, typer.Option(help="cuda, or sim: a modelled table")] = "cuda",
-    policy: Annotated[str, typer.Option(help="nano, recipes, or the path of a policy or of programs")] = "nano",
+    policy: Annotated[str, typer.Option(help="auto, nano, recipes, or the path of a policy or of programs")] = "auto",
     candidates: Annotated[int, typer.Option(help="programs to try a matrix")] = 16,
     peer: Annotated[list[str] | None, typer.Option(help=PEER_HELP)] = None,
     folder: Annotated[Path | None, typer.Option(help="where the real matrices of the evaluation list lie")] = None,

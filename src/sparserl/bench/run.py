@@ -76,8 +76,8 @@ class BenchConfig:
     """what is timed; figures that are one a matrix are those of the first"""
     tune_mode: Mode | None = None
     """tune once, for this mode, and measure that operator in every mode; None: one tuning a mode"""
-    policy: str = "nano"
-    """as `sparserl.tune` takes it, but for 'auto': one run, one writer"""
+    policy: str = "auto"
+    """as `sparserl.tune` takes it; of a config that was made, never 'auto'"""
     candidates: int = 16
     """programs to try a tuning"""
     rounds: int = 7
@@ -86,6 +86,7 @@ class BenchConfig:
     """of the numbers that candidates and peers are verified with"""
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "policy", policies.settled(self.policy, self.problem))
         if self.device not in ("cuda", "sim"):
             raise SparseRLError(f"The 'device' of a benchmark must be cuda or sim. Got {self.device!r}.")
         if not self.modes or len(set(self.modes)) < len(self.modes):
