@@ -1,7 +1,7 @@
 """Records on disk: `NAME.jsonl` while they are being written, `NAME.jsonl.zst` once they are put away.
 
 `read` takes either, or both: what was put away comes first, what was measured since follows, and of two records of the
-same thing the later one counts. `pack` puts away.
+same thing the later one counts. `pack` puts away, brief timings with the digits that they are worth.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ NAMES = tuple(KEYS)
 COLLECTED = ("measured", "programs", "cases")
 """a collection's; an evaluation has other records under two of these names, and no cases"""
 LEVEL = 19
+DIGITS = {"explored": 4, "measured": 4}
+"""significant ones of the numbers of brief timings, which are known to a percent; all other records keep theirs"""
 
 
 def sha(text: str) -> str:
@@ -58,7 +60,8 @@ def pack(out: Path, level: int = LEVEL) -> list[Path]:
         plain = _plain(out, name)
         if not plain.exists():
             continue
-        lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in read(out, name))
+        kept = (_rounded(each, DIGITS.get(name)) for each in read(out, name))
+        lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in kept)
         zstandard = _zstandard(out)
         data = zstandard.ZstdCompressor(level=level).compress("".join(lines).encode())
         write_atomic(_away(out, name), data)
@@ -69,6 +72,13 @@ def pack(out: Path, level: int = LEVEL) -> list[Path]:
             f"{out} has no records ({', '.join(NAMES)}.jsonl). Make them with `explore` and `race`, or `train collect`."
         )
     return written
+
+
+def _rounded(record: dict[str, Any], digits: int | None) -> dict[str, Any]:
+    """The record with so many significant digits; None: as it is."""
+    if digits is None:
+        return record
+    return {key: float(f"{v:.{digits}g}") if isinstance(v, float) else v for key, v in record.items()}
 
 
 def _plain(out: Path, name: str) -> Path:
