@@ -107,6 +107,20 @@ def test_the_problem_and_the_device_are_seen() -> None:
             assert (out[i] - out[j]).abs().max() > 1e-3, (i, j)
 
 
+def test_what_is_timed_is_told_once_it_was_learnt_and_weights_from_before_say_nothing_of_it() -> None:
+    made, sample = encoder(), sample_pattern(patterns()[0])
+    solver, chain, cold = (collate([sample], [Problem()], modes=[mode]) for mode in ("solver", "chain", "cold"))
+    assert torch.equal(solver.problem, cold.problem) and not torch.equal(solver.problem, chain.problem)
+    assert torch.equal(made(solver), made(chain)), "a fresh encoder has not learnt it"
+    older = {name: tensor for name, tensor in made.state_dict().items() if name != "explicit.mode"}
+    torch.nn.init.normal_(made.explicit.mode)
+    assert (made(solver) - made(chain)).abs().max() > 1e-3
+    made.load_state_dict(older)
+    assert torch.equal(made(solver), made(chain))
+    with pytest.raises(ValueError, match="as many modes"):
+        collate([sample], [Problem()], modes=["solver", "chain"])
+
+
 def test_neighbours_are_told_apart_in_a_matrix_of_a_billion_columns() -> None:
     entries = torch.zeros((1, 2, 6), dtype=torch.int32)
     entries[0, :, 1] = torch.tensor([2**30, 2**30 + 1])

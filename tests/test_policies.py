@@ -67,20 +67,23 @@ def test_a_candidate_is_known_by_its_name(name: str, policy: str, origin: str) -
     assert policies.origin(name, policy) == origin
 
 
-def test_a_policy_of_one_machine_is_told_that_one(shipped: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_of_one_machine_is_told_that_one_and_what_is_timed(
+    shipped: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert Writer(shipped).machine == "h200"
-    told: list[str] = []
+    told: list[tuple[str, str]] = []
 
     class Telling:
-        def __init__(self, *given: Any, machine: str, **named: Any) -> None:
-            told.append(machine)
+        def __init__(self, *given: Any, machine: str, mode: str, **named: Any) -> None:
+            told.append((machine, mode))
 
         def write(self, count: int) -> list[str]:
             return ["rubbish"] * count
 
     monkeypatch.setattr("sparserl.policy.rewriting.Rewriter", Telling)
-    sparserl.tune(sp.eye_array(9, format="csr"), device="sim", candidates=1, cache=False)
-    assert told == ["h200"]
+    for mode in ("solver", "chain"):
+        sparserl.tune(sp.eye_array(9, format="csr"), device="sim", candidates=1, cache=False, mode=mode)
+    assert told == [("h200", "solver"), ("h200", "chain")]
 
 
 def test_where_nothing_that_it_wrote_is_right_recipes_are_tried_too(shipped: Path) -> None:

@@ -314,6 +314,33 @@ def test_programs_are_chosen_by_speed_at_most_eight_and_two_in_five_are_variants
     assert fast.weight / slow.weight == pytest.approx(np.exp(np.log(1.02) / RULES.tau), rel=1e-6)
 
 
+def test_a_matrix_is_asked_for_in_both_modes_where_both_were_timed(tmp_path: Path, short_recipes: list[Recipe]) -> None:
+    write_collection(tmp_path, short_recipes, cases=4)
+    lines = read_jsonl(tmp_path / "measured.jsonl")
+    (tmp_path / "measured.jsonl").unlink()
+    last = 2 * max(line["solver_us"] or 0.0 for line in lines)
+    both = [
+        {**line, "chain_us": line["solver_us"] and last - line["solver_us"]} for line in lines
+    ]  # slow is fast there
+    alone = lines[0]["case"]
+    append_jsonl(tmp_path / "measured.jsonl", *({**b, "chain_us": None} if b["case"] == alone else b for b in both))
+    found = collected.load(tmp_path)
+    train, dev = choose(found, all_regular(found), RULES)
+    everything = [*train, *dev]
+    assert {each.case for each in everything if each.mode == "solver"} == {case.name for case in found.cases}
+    assert {each.case for each in everything if each.mode == "chain"} == {c.name for c in found.cases} - {alone}
+    one = next(each.case for each in train if each.mode == "chain")
+    parts = {m: [each for each in train if (each.case, each.mode) == (one, m)] for m in ("solver", "chain")}
+    weights = {mode: sum(each.weight for each in part) for mode, part in parts.items()}
+    assert weights["chain"] / sum(weights.values()) == pytest.approx(RULES.chain)
+    first = {mode: min(part, key=lambda each: each.behind).program for mode, part in parts.items()}
+    assert first["solver"] != first["chain"]
+    pairs = rank.pairs_of(next(case for case in found.cases if case.name == one), found, rank.RankConfig(rules=RULES))
+    assert {pair.mode for pair in pairs} == {"solver", "chain"}
+    only = choose(found, all_regular(found), replace(RULES, chain=0.0))
+    assert {each.mode for part in only for each in part} == {"solver"}
+
+
 def test_the_bodies_of_other_right_programs_are_learnt_for_a_share_of_the_draws(collection: Path) -> None:
     found = collected.load(collection)
     train, dev = choose(found, all_regular(found), RULES)
@@ -455,10 +482,11 @@ def test_the_loss_counts_program_tokens_alone_and_the_encoder_learns(
     found = collected.load(collection)
     case = found.cases[0]
     known = samples_of([case], samples)
-    prompts = sft.Prompts([(case.name, case.problem)], known, "sim", torch.device("cpu"))
+    asked = sft.Asked(case.name, case.problem)
+    prompts = sft.Prompts([asked], known, "sim", torch.device("cpu"))
     text = found.texts[case.programs[0].program].text
     ids = np.array(Tokenizer.load().encode_program(text))
-    alone, matrix = prompts.batch([(case.name, case.problem)], [ids])
+    alone, matrix = prompts.batch([asked], [ids])
     with torch.no_grad():
         log_probs = sft.token_log_probs(policy, alone, matrix)
         loss = sft.program_loss(policy, alone, alone[:, 1:], matrix)
@@ -503,6 +531,45 @@ def test_the_preference_loss_is_log_two_at_the_reference_and_falls_with_the_marg
     margins = torch.tensor([0.0, 5.0, -5.0])
     loss = rank.preference(margins, torch.zeros(3), beta=0.1)
     assert loss[0] == pytest.approx(np.log(2)) and loss[1] < loss[0] < loss[2]
+
+
+def test_a_pair_counts_what_was_decided_and_not_what_follows_from_it() -> None:
+    code = Tokenizer.code
+    header = [np.array([1, 9, 20, 21, code, 50, 51, 52]), np.array([1, 9, 30, code, 60, 61])]
+    assert rank.decided(*header, 16) == (slice(2, 5), slice(2, 4)), "the rest of either header, with its end"
+    assert rank.decided(*header[::-1], 16) == (slice(2, 4), slice(2, 5))
+    body = [np.array([1, 9, code, 50, 51, 52, 53, 54]), np.array([1, 9, code, 50, 61, 62, 63])]
+    assert rank.decided(*body, 2) == (slice(4, 6), slice(4, 6))
+    longer = [np.array([1, 9, code, 50]), np.array([1, 9, code, 50, 51])]
+    assert rank.decided(*longer, 2) == (slice(4, 6), slice(4, 6)), "the one that ends has nothing more to count"
+
+
+def test_ranking_leaves_the_bodies_of_losers_alone(
+    tuned: tuple[Path, Finished], short_recipes: list[Recipe], samples: Path, tmp_path: Path
+) -> None:
+    write_collection(tmp_path / "turned", short_recipes[::-1])
+    found = collected.load(tmp_path / "turned")
+    config = rank.RankConfig(0.5, gap=0.02, batch_pairs=4, pairs=4, longest=1024, target="sim", rules=RULES, loop=QUICK)
+    pairs = [pair for case in found.cases[:2] for pair in rank.pairs_of(case, found, config)]
+    ids = sft.encode_programs({name: each.text for name, each in found.texts.items()}, 1024)
+    known = samples_of(found.cases, samples)
+    task = rank.Ranking(config, load_policy(tuned[0] / "policy"), (pairs, []), ids, known)
+    task.refer(tmp_path / "reference.npz", "key")
+    log_probs: list[torch.Tensor] = []
+    asks = task._log_probs
+
+    def kept(*given: Any) -> torch.Tensor:
+        log_probs.append(asks(*given))
+        log_probs[-1].retain_grad()
+        return log_probs[-1]
+
+    task._log_probs = kept
+    task.loss(0).loss.backward()
+    chosen = [task.train[index] for index in task._order[0]]
+    for row, pair in enumerate(chosen, len(chosen)):
+        counted = rank.decided(ids[pair.winner], ids[pair.loser], config.decision)[1]
+        moved = np.flatnonzero(log_probs[0].grad[row].numpy()) + 1
+        assert len(moved) and counted.start <= moved.min() and moved.max() < counted.stop
 
 
 def test_pairs_differ_by_more_than_the_gap_or_have_a_loser_that_failed(collection: Path) -> None:

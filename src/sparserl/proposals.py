@@ -55,7 +55,9 @@ class Turns:
         on_gpu = device.backend == "cuda"
         writer = warm_writer(folder, "cuda" if on_gpu else "cpu")
         machine = writer.machine or (device.name if on_gpu else "sim")
-        self._rewriter = Rewriter(writer, pattern, settings.problem, machine=machine, seed=settings.seed)
+        self._rewriter = Rewriter(
+            writer, pattern, settings.problem, machine=machine, seed=settings.seed, mode=settings.mode
+        )
         self._left, self._turns = settings.candidates, settings.turns
 
     def first(self) -> list[Candidate]:

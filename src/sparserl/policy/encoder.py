@@ -5,7 +5,8 @@
 
 Every sampled nonzero becomes sinusoids of its indices (`indices`), then a vector by a small network; the nonzeros of a
 square are summed and become one vector; learnt queries attend to all of these and then to each other. Before the pooled
-vectors stand seven explicit ones: log rows, log columns, log nonzeros, op, dtype, N and device.
+vectors stand seven explicit ones: log rows, log columns, log nonzeros, op, dtype, N and device. The last one also says
+what is timed: products behind one another (`chain`) want other programs than those with work in between (`solver`).
 
 Controls, all with the same output shape: `embedding="learnt"` reads tables instead of sinusoids; `source="blind"` sees
 the explicit vectors alone; `source="features"` reads the named features of `sparserl.features` instead of the sample.
@@ -15,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +25,7 @@ from torch.nn.functional import one_hot, scaled_dot_product_attention
 
 from sparserl.policy.indices import EMBEDDINGS, Embedding, LearntIndices, SinusoidalIndices, waves
 from sparserl.policy.sample import FEATURE_NAMES, FIELDS, PARTS, RUN, SINGLES, SQUARES, Sample
-from sparserl.records import VALUE_BYTES, Problem
+from sparserl.records import VALUE_BYTES, Mode, Problem
 
 Source = Literal["matrix", "blind", "features"]
 SOURCES: tuple[Source, ...] = ("matrix", "blind", "features")
@@ -32,6 +33,8 @@ OPS = ("spmv", *(f"spmm {b} {c}" for b in ("row", "col") for c in ("row", "col")
 DTYPES = tuple(VALUE_BYTES)
 DEVICES = ("other", "sim", "h200", "h100", "a100", "b200", "l40s", "rtx 4090")
 """found in a device's name, without case; one that is not listed is 'other'"""
+TIMED: tuple[Mode, ...] = ("solver", "chain")
+"""what may be told; 'cold' is told as 'solver'"""
 EXPLICIT = 7
 """vectors before the pooled ones"""
 SIZE_OCTAVES = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
@@ -45,7 +48,7 @@ class EncoderInput(NamedTuple):
     entries: Tensor
     """(batch, PLACES, 7) int32, see `sample.FIELDS`"""
     problem: Tensor
-    """(batch, 4) int64: op, dtype, N, device"""
+    """(batch, 5) int64: op, dtype, N, device, mode"""
     named: Tensor
     """(batch, features) float32; (batch, 0) where samples carry none"""
 
@@ -76,12 +79,23 @@ class EncoderSize:
             raise ValueError(f"An encoder's 'inner' must be a multiple of its {self.heads} heads. Got {self.inner}.")
 
 
-def collate(samples: Sequence[Sample], problems: Sequence[Problem], device_name: str = "h200") -> EncoderInput:
-    """One batch of samples, each with its problem; `device_name` is the machine that the program is for."""
+def collate(
+    samples: Sequence[Sample], problems: Sequence[Problem], device_name: str = "h200", modes: Sequence[Mode] = ()
+) -> EncoderInput:
+    """One batch of samples, each with its problem; `device_name` is the machine that the program is for.
+
+    modes: what is timed, for each; none: 'solver' for all.
+    """
     if len(samples) != len(problems) or not samples:
         raise ValueError(f"A batch needs as many problems as samples. Got {len(problems)} and {len(samples)}.")
+    if modes and len(modes) != len(samples):
+        raise ValueError(f"A batch needs as many modes as samples, or none. Got {len(modes)} and {len(samples)}.")
     device = next((k for k, name in enumerate(DEVICES) if name in device_name.lower()), 0)
-    problem = [(_op(each), DTYPES.index(each.dtype), each.columns, device) for each in problems]
+    told = [TIMED.index(mode) if mode in TIMED else 0 for mode in modes] or [0] * len(samples)
+    problem = [
+        (_op(each), DTYPES.index(each.dtype), each.columns, device, mode)
+        for each, mode in zip(problems, told, strict=True)
+    ]
     named = [each.named for each in samples if each.named is not None]
     named = named if len(named) == len(samples) else [np.zeros(0, dtype=np.float32)] * len(samples)
     return EncoderInput(
@@ -129,13 +143,20 @@ class Explicit(nn.Module):
         self.number = nn.Sequential(nn.Linear(2 * len(SIZE_OCTAVES) + 1, inner), nn.GELU(), nn.Linear(inner, inner))
         self.kind = nn.Parameter(torch.randn(EXPLICIT, inner) * 0.5)
         self.op, self.dtype, self.device = (nn.Embedding(len(k), inner) for k in (OPS, DTYPES, DEVICES))
+        self.mode = nn.Parameter(torch.zeros(len(TIMED), inner))
 
     def forward(self, sizes: Tensor, problem: Tensor) -> Tensor:
-        op, dtype, n, device = problem.unbind(1)
+        op, dtype, n, device, mode = problem.unbind(1)
         logs = torch.log2(1.0 + torch.cat([sizes, n[:, None]], dim=1).float()).unsqueeze(-1)  # (batch, 4, 1)
         numbers = self.number(torch.cat([waves(logs, SIZE_OCTAVES), logs / 16.0 - 1.0], dim=-1))
         parts = [numbers[:, :3], self.op(op)[:, None], self.dtype(dtype)[:, None], numbers[:, 3:]]
-        return torch.cat([*parts, self.device(device)[:, None]], dim=1) + self.kind
+        where = self.device(device) + self.mode[mode]
+        return torch.cat([*parts, where[:, None]], dim=1) + self.kind
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        """Weights from before modes were told: all modes are one to them."""
+        state_dict.setdefault(f"{prefix}mode", torch.zeros_like(self.mode))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class FromSample(nn.Module):

@@ -21,7 +21,7 @@ from sparserl.policy.feedback import Told, fits, last_text, line_ids, need, toge
 from sparserl.policy.sampler import Written
 from sparserl.policy.writer import Writer
 from sparserl.program import parse
-from sparserl.records import Problem
+from sparserl.records import Mode, Problem
 
 SPARE = 2
 """programs that are drawn for one that is wanted"""
@@ -44,8 +44,11 @@ class Draft:
 class Rewriter:
     """One writer for one matrix and problem. It remembers what it wrote."""
 
-    def __init__(self, writer: Writer, pattern: Pattern, problem: Problem, *, machine: str, seed: int) -> None:
+    def __init__(
+        self, writer: Writer, pattern: Pattern, problem: Problem, *, machine: str, seed: int, mode: Mode = "solver"
+    ) -> None:
         self._writer, self._pattern, self._problem, self._machine = writer, pattern, problem, machine
+        self._mode: Mode = mode
         self._seed, self._turn = seed, 0
         self._drafts: dict[str, Draft] = {}
 
@@ -57,7 +60,7 @@ class Rewriter:
         """
         drawing = replace(self._writer.settings, seed=self._seed)
         (drawn,) = self._writer.write(
-            [self._pattern], self._problem, SPARE * count, machine=self._machine, settings=drawing
+            [self._pattern], self._problem, SPARE * count, machine=self._machine, settings=drawing, mode=self._mode
         )
         made: dict[str, Draft] = {}
         for written in drawn:
@@ -104,7 +107,7 @@ class Rewriter:
         for part, _ in together(writer.policy, list(map(len, given)), needs, settings.batch):
             drawn = writer.write(
                 [self._pattern] * len(part), self._problem, 1, machine=self._machine,
-                settings=replace(settings, seed=seed), forced=[given[place][1:] for place in part],
+                settings=replace(settings, seed=seed), mode=self._mode, forced=[given[place][1:] for place in part],
             )  # fmt: skip
             seed = (seed + 1) % (1 << 32)
             found.update((place, one) for place, (one,) in zip(part, drawn, strict=True))

@@ -21,7 +21,7 @@ from sparserl.policy.masks import Mask
 from sparserl.policy.sample import sample_pattern
 from sparserl.policy.sampler import Sampler, SampleSettings, Written
 from sparserl.policy.tokenizer import Tokenizer
-from sparserl.records import Problem
+from sparserl.records import Mode, Problem
 
 
 class Writer:
@@ -37,15 +37,16 @@ class Writer:
 
     def write(
         self, patterns: Sequence[Pattern], problem: Problem, count: int, *, machine: str, settings: SampleSettings,
-        forced: Sequence[Sequence[int]] = (), mask: Mask = None,
+        mode: Mode = "solver", forced: Sequence[Sequence[int]] = (), mask: Mask = None,
     ) -> list[list[Written]]:  # fmt: skip
         """`count` programs for each pattern (one object may stand several times) for the machine of this name.
 
-        forced: a prompt for each pattern, or none; mask: see `Sampler.sample`.
+        mode: what will be timed; forced: a prompt for each pattern, or none; mask: see `Sampler.sample`.
         """
         features = self.policy.encoder.size.source == "features"
         drawn = {id(pattern): sample_pattern(pattern, with_features=features) for pattern in patterns}
-        batch = collate([drawn[id(pattern)] for pattern in patterns], [problem] * len(patterns), machine)
+        count_of = len(patterns)
+        batch = collate([drawn[id(each)] for each in patterns], [problem] * count_of, machine, [mode] * count_of)
         longest = max(map(len, forced), default=0)
         room = self.policy.size.language.context - self.policy.prefix_length - 1 - longest
         settings = replace(settings, max_tokens=min(settings.max_tokens, room))

@@ -10,9 +10,10 @@ verified variants, not recipe text: variants have that share of a matrix's place
 few of them, the recipes that count least are left out. The weights of variants are raised by one factor until they also
 hold that share of all draws.
 
-Beside them, for a share of the draws, stand the other right programs of the collection, each once, fast or slow: of
-those the body is learnt and not the header, so that a policy can write under headers that it would seldom choose. Not
-covered: programs that failed (the ranking pass uses them).
+A matrix is asked for twice where both kinds of times are known: for `mode`, and for a chain of products, which wants
+other programs (the policy is told which). Beside them, for a share of the draws, stand the other right programs of the
+collection, each once, fast or slow: of those the body is learnt and not the header, so that a policy can write under
+headers that it would seldom choose. Not covered: programs that failed (the ranking pass uses them).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from __future__ import annotations
 import hashlib
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, exp, log
 
@@ -52,6 +53,8 @@ class ChoiceRules:
     """of the programs, at least, and of the draws"""
     mode: Mode = "solver"
     """whose times count"""
+    chain: float = 0.3
+    """share of a matrix's draws that are for products behind one another, where such times are known"""
     dev_share: float = 0.05
     """of the matrices, kept for the dev loss and never trained on; chosen by name"""
     heaviest: float = 4.0
@@ -64,8 +67,17 @@ class ChoiceRules:
             raise SparseRLError("The 'tau', 'reach' and 'most' of ChoiceRules must be above 0.")
         if not 0 <= self.variant_share < 1 or not 0 <= self.dev_share < 1:
             raise SparseRLError("The 'variant_share' and 'dev_share' of ChoiceRules must be at least 0 and below 1.")
+        if not 0 <= self.chain < 1:
+            raise SparseRLError(f"The 'chain' of ChoiceRules must be at least 0 and below 1. Got {self.chain}.")
         if not 0 <= self.bodies < 1:
             raise SparseRLError(f"The 'bodies' of ChoiceRules must be at least 0 and below 1. Got {self.bodies}.")
+
+    @property
+    def modes(self) -> dict[Mode, float]:
+        """What a matrix is asked for, and how often."""
+        if self.mode == "chain" or not self.chain:
+            return {self.mode: 1.0}
+        return {self.mode: 1.0 - self.chain, "chain": self.chain}
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,8 @@ class Chosen:
     """its share of the draws"""
     body: bool = False
     """its header is given: what follows it is learnt alone"""
+    mode: Mode = "solver"
+    """whose times"""
 
 
 def is_dev(case: CollectedCase, rules: ChoiceRules) -> bool:
@@ -120,9 +134,15 @@ def choose(
 
 
 def _of_case(case: CollectedCase, collection: Collection, structure: str, rules: ChoiceRules) -> list[Chosen]:
-    found = timed(case, collection, rules.mode)
+    return [each for mode in rules.modes for each in _of_mode(case, collection, structure, rules, mode)]
+
+
+def _of_mode(
+    case: CollectedCase, collection: Collection, structure: str, rules: ChoiceRules, mode: Mode
+) -> list[Chosen]:
+    found = timed(case, collection, mode)
     near = [
-        Chosen(case.name, case.problem, structure, m.program, m.origin == "variant", us - found[0][0])
+        Chosen(case.name, case.problem, structure, m.program, m.origin == "variant", us - found[0][0], mode=mode)
         for us, m in found
         if us - found[0][0] <= rules.reach * rules.tau
     ]
@@ -136,15 +156,16 @@ def _enough_variants(chosen: list[Chosen], rules: ChoiceRules) -> list[Chosen]:
     """Without the recipes that count least, until variants have their share; every matrix keeps a program."""
     variants = sum(each.variant for each in chosen)
     surplus = len(chosen) - (int(variants / rules.variant_share) if rules.variant_share else len(chosen))
-    left = Counter((each.case, each.problem) for each in chosen)
-    dropped: set[tuple[str, str, str]] = set()
-    for each in sorted((c for c in chosen if not c.variant), key=lambda c: (-c.behind, c.case, c.problem, c.program)):
+    left = Counter((each.case, each.problem, each.mode) for each in chosen)
+    dropped: set[Chosen] = set()
+    recipes = (each for each in chosen if not each.variant)
+    for each in sorted(recipes, key=lambda c: (-c.behind, c.case, c.problem, c.mode, c.program)):
         if len(dropped) >= surplus:
             break
-        if left[each.case, each.problem] > 1:
-            left[each.case, each.problem] -= 1
-            dropped.add((each.case, each.problem, each.program))
-    kept = [each for each in chosen if (each.case, each.problem, each.program) not in dropped]
+        if left[each.case, each.problem, each.mode] > 1:
+            left[each.case, each.problem, each.mode] -= 1
+            dropped.add(each)
+    kept = [each for each in chosen if each not in dropped]
     if len(dropped) < surplus:
         share = variants / len(kept)
         logger.warning("only %.0f %% of the programs are variants, not %.0f %%: collect more of them",
@@ -170,13 +191,22 @@ def weighted(chosen: Sequence[Chosen], rules: ChoiceRules) -> list[Chosen]:
 
 def _weights(chosen: Sequence[Chosen], rules: ChoiceRules, lift: float) -> Array:
     own = np.array([exp(-each.behind / rules.tau + lift * each.variant) for each in chosen])
-    groups = [(each.problem, each.case) for each in chosen]
-    total: Counter[tuple[str, str]] = Counter()
+    groups = [(each.problem, each.case, each.mode) for each in chosen]
+    total: Counter[tuple[str, str, Mode]] = Counter()
     for group, weight in zip(groups, own, strict=True):
         total[group] += weight  # type: ignore[assignment]  # a Counter of floats
-    mass = _masses({group: each.structure for group, each in zip(groups, chosen, strict=True)}, rules)
-    found = np.array([weight / total[group] * mass[group] for group, weight in zip(groups, own, strict=True)])
+    mass = _masses({group[:2]: each.structure for group, each in zip(groups, chosen, strict=True)}, rules)
+    part = _parts(total, rules)
+    found = np.array([w / total[group] * mass[group[:2]] * part[group] for group, w in zip(groups, own, strict=True)])
     return np.asarray(found / found.sum())
+
+
+def _parts(groups: Iterable[tuple[str, str, Mode]], rules: ChoiceRules) -> dict[tuple[str, str, Mode], float]:
+    """How much of its matrix every mode has: all of it where there is no other."""
+    sums: Counter[tuple[str, str]] = Counter()
+    for problem, case, mode in groups:
+        sums[problem, case] += rules.modes.get(mode, 1.0)  # type: ignore[assignment]  # a Counter of floats
+    return {group: rules.modes.get(group[2], 1.0) / sums[group[:2]] for group in groups}
 
 
 def _masses(structures: Mapping[tuple[str, str], str], rules: ChoiceRules) -> dict[tuple[str, str], float]:

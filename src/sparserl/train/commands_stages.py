@@ -162,7 +162,7 @@ def rank(
     target: Target = "h200",
     resume: Resume = False,
     beta: Annotated[float, typer.Option(help="how hard a pair pulls")] = 0.1,
-    anchor: Annotated[float, typer.Option(help="weight of the winner's own loss")] = 0.5,
+    anchor: Annotated[float, typer.Option(help="what a nat that the winner loses costs, in nats of the margin")] = 2.0,
     epochs: Annotated[int, typer.Option(help="times that the pairs are gone through")] = 1,
     batch_pairs: Annotated[int, typer.Option(help="pairs of a step")] = 16,
     longest: Longest = 2560,

@@ -32,7 +32,7 @@ from sparserl import splits
 from sparserl.errors import StoreError
 from sparserl.families import FAMILIES
 from sparserl.matrix import Array
-from sparserl.policy.encoder import EXPLICIT, EncoderInput, EncoderSize, FromFeatures, MatrixEncoder
+from sparserl.policy.encoder import EXPLICIT, TIMED, EncoderInput, EncoderSize, FromFeatures, MatrixEncoder
 from sparserl.policy.sample import FEATURE_NAMES
 from sparserl.store import read_json, write_atomic, write_json
 from sparserl.train.encode_data import LINES, Draws, Examples, ShardPlan, build_examples, withheld_in
@@ -127,18 +127,21 @@ class Pool:
     def batch(self, chosen: Tensor, generator: torch.Generator) -> EncoderInput:
         """These examples, each with a problem at random: what a matrix is like does not depend on it."""
         return EncoderInput(
-            self.sizes[chosen], self.entries[chosen], random_problems(len(chosen), generator).to(self.device),
+            self.sizes[chosen],
+            self.entries[chosen],
+            random_problems(len(chosen), generator).to(self.device),
             self.named[chosen],
         )
 
 
 def random_problems(count: int, generator: torch.Generator) -> Tensor:
-    """(count, 4): half SpMV, half SpMM of 2 to 512 columns, of any type and order, for any device of the list."""
+    """(count, 5): half SpMV, half SpMM of 2 to 512 columns, of any type, order and mode, for any device of the list."""
     op = torch.randint(0, 8, (count,), generator=generator).sub(3).clamp(min=0)
     dtype = torch.randint(0, 4, (count,), generator=generator)
     wide = 2 ** torch.randint(1, 10, (count,), generator=generator)
     device = torch.randint(0, 3, (count,), generator=generator)
-    return torch.stack([op, dtype, torch.where(op > 0, wide, 1), device], dim=1)
+    mode = torch.randint(0, len(TIMED), (count,), generator=generator)
+    return torch.stack([op, dtype, torch.where(op > 0, wide, 1), device, mode], dim=1)
 
 
 def train_encoder(
@@ -296,7 +299,7 @@ def pooled(encoder: MatrixEncoder, examples: Examples, batch: int = 64) -> Array
     for at in range(0, len(examples), batch):
         chosen = torch.arange(at, min(at + batch, len(examples)), device=device)
         given = pool.batch(chosen, torch.Generator().manual_seed(0))._replace(
-            problem=torch.tensor([[0, 0, 1, 2]], device=device).expand(len(chosen), -1)
+            problem=torch.tensor([[0, 0, 1, 2, 0]], device=device).expand(len(chosen), -1)
         )
         parts.append(encoder(given)[:, EXPLICIT:].float().flatten(1).cpu().numpy())
     return np.concatenate(parts)

@@ -4,10 +4,15 @@
 
 A pair is two programs of one matrix and problem: the winner among those that fine-tuning learnt from, the loser slower
 by more than the noise, or, for some pairs, one that failed there or would (`misfits`). The loss is that of direct
-preference optimisation, with the fine-tuned weights as the reference, and an anchor that keeps the winner's probability
-up:
+preference optimisation, with the fine-tuned weights as the reference, and an anchor:
 
-    -log sigmoid(beta * ((log p(w) - log p_ref(w)) - (log p(l) - log p_ref(l)))) + anchor * (-log p(w) / tokens)
+    -log sigmoid(beta * ((log q(w) - log q_ref(w)) - (log q(l) - log q_ref(l))))
+        + anchor * beta * max(0, log p_ref(w) - log p(w))
+
+q is the probability of what was decided, from where the two texts part: of the rest of the header, or, under one
+header, of the next few tokens. The body that follows from a header is left alone: making a loser's body less probable
+under its own header unlearns how to write it (with whole texts, a third of the programs that had compiled no longer
+did). p is the probability of the whole winner: losing a nat of it costs more than a nat of the margin can earn.
 
 The reference's log-probabilities are computed once and kept in OUT/reference.npz. The share of dev pairs in which the
 winner is the more probable one is written down before and after (checks.jsonl: step 0 and the last).
@@ -23,7 +28,7 @@ import io
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +40,7 @@ from sparserl.errors import SparseRLError
 from sparserl.matrix import Array
 from sparserl.policy.model import Policy
 from sparserl.policy.tokenizer import Tokenizer
+from sparserl.records import Mode
 from sparserl.store import append_jsonl, content_key, write_atomic, write_json
 from sparserl.train import collected
 from sparserl.train.chosen import ChoiceRules, is_dev, timed
@@ -55,7 +61,7 @@ from sparserl.train.loop import (
 )
 from sparserl.train.misfits import read_misfits
 from sparserl.train.samples import Sampled
-from sparserl.train.sft import Places, Prompts, encode_programs, matrix_samples, token_log_probs
+from sparserl.train.sft import Places, Prompts, asked, encode_programs, matrix_samples, token_log_probs
 from sparserl.train.withheld import withheld_text
 
 log = logging.getLogger(__name__)
@@ -66,8 +72,10 @@ class RankConfig:
     """Which pairs, and how hard they pull."""
 
     beta: float = 0.1
-    anchor: float = 0.5
-    """weight of the winner's own loss a token"""
+    anchor: float = 2.0
+    """what a nat that the winner loses costs, in nats of the margin"""
+    decision: int = 16
+    """tokens that count from where two bodies part"""
     gap: float = 0.06
     """a loser is slower by more than this, as a logarithm: twice the noise of a timing"""
     pairs: int = 16
@@ -86,8 +94,10 @@ class RankConfig:
     def __post_init__(self) -> None:
         if not self.beta > 0 or self.anchor < 0 or self.gap <= 0:
             raise SparseRLError("The ranking pass needs 'beta' and 'gap' above 0 and an 'anchor' of at least 0.")
-        if min(self.pairs, self.batch_pairs, self.epochs) < 1 or not 0 <= self.failed_share <= 1:
-            raise SparseRLError("The 'pairs', 'batch_pairs' and 'epochs' must be at least 1, 'failed_share' 0..1.")
+        if min(self.pairs, self.batch_pairs, self.epochs, self.decision) < 1 or not 0 <= self.failed_share <= 1:
+            raise SparseRLError(
+                "'pairs', 'batch_pairs', 'epochs' and 'decision' must be at least 1, 'failed_share' 0..1."
+            )
 
 
 @dataclass(frozen=True)
@@ -98,13 +108,26 @@ class Pair:
     problem: str
     winner: str
     loser: str
+    mode: Mode = "solver"
 
 
 def pairs_of(
     case: CollectedCase, collection: Collection, config: RankConfig, misfits: Sequence[str] = ()
 ) -> list[Pair]:
-    """A fixed random choice of a case's pairs."""
-    found = timed(case, collection, config.rules.mode)
+    """A fixed random choice of a case's pairs, by every mode that fine-tuning asks for."""
+    return [
+        pair
+        for mode, share in config.rules.modes.items()
+        for pair in _of_mode(
+            case, collection, replace(config, pairs=max(1, round(share * config.pairs))), misfits, mode
+        )
+    ]
+
+
+def _of_mode(
+    case: CollectedCase, collection: Collection, config: RankConfig, misfits: Sequence[str], mode: Mode
+) -> list[Pair]:
+    found = timed(case, collection, mode)
     if not found:
         return []
     best = found[0][0]
@@ -113,12 +136,23 @@ def pairs_of(
     failed = [m.program for m in case.programs if not m.correct] + [p for p in misfits if p in collection.texts]
     failed = [program for program in failed if not withheld_text(collection.texts[program].text)]
     broken = [(w.program, program) for _, w in winners for program in failed]
-    seed = hashlib.sha256(f"{config.loop.seed} {case.name} {case.problem}".encode()).digest()
+    seed = hashlib.sha256(f"{config.loop.seed} {case.name} {case.problem} {mode}".encode()).digest()
     rng = np.random.default_rng(list(seed))
     few = min(len(broken), int(config.failed_share * config.pairs))
     drawn = [broken[i] for i in rng.permutation(len(broken))[:few]]
     drawn += [slower[i] for i in rng.permutation(len(slower))[: config.pairs - few]]
-    return [Pair(case.name, case.problem, winner, loser) for winner, loser in drawn]
+    return [Pair(case.name, case.problem, winner, loser, mode) for winner, loser in drawn]
+
+
+def decided(one: Array, other: Array, count: int) -> tuple[slice, slice]:
+    """The tokens of two programs that their difference was decided by: see the head of this file."""
+    shorter = min(len(one), len(other))
+    differ = np.flatnonzero(one[:shorter] != other[:shorter])
+    first = int(differ[0]) if len(differ) else shorter
+    ends = [int(np.flatnonzero(ids == Tokenizer.code)[0]) for ids in (one, other)]
+    if first < min(ends):  # the headers part; what ends the one is a decision too
+        return slice(first, ends[0] + 1), slice(first, ends[1] + 1)
+    return slice(first, first + count), slice(first, first + count)
 
 
 def preference(policy_margin: Tensor, reference_margin: Tensor, beta: float) -> Tensor:
@@ -146,12 +180,13 @@ class Ranking:
             raise SparseRLError(
                 f"The collection has no two programs of one matrix that differ by more than {config.gap}: collect more."
             )
-        both = [(each.case, each.problem) for each in (*self.train, *self.dev)]
-        self._ids, self._prompts = ids, Prompts(both, samples, config.target, self.device)
+        self._ids = ids
+        self._prompts = Prompts(asked((*self.train, *self.dev)), samples, config.target, self.device)
         self._order = self._all_batches()
         self.steps = len(self._order)
         self._log_probs = compiled(token_log_probs, config.loop, wanted=False, any_shape=True)
-        self.reference: dict[Pair, tuple[float, float]] = {}
+        self.reference: dict[Pair, tuple[float, ...]] = {}
+        """as `_both` gives them"""
 
     def _all_batches(self) -> list[Array]:
         each = min(self.config.batch_pairs, len(self.train))
@@ -161,40 +196,46 @@ class Ranking:
             batches += [order[at : at + each] for at in range(0, len(order) - each + 1, each)]
         return batches
 
-    def _both(self, pairs: Sequence[Pair]) -> tuple[Tensor, Tensor, Tensor]:
-        """Log-probabilities of winners and of losers, and tokens of the winners; each (pairs)."""
-        cases = [(each.case, each.problem) for each in pairs]
-        texts = [self._ids[each.winner] for each in pairs] + [self._ids[each.loser] for each in pairs]
-        ids, matrix = self._prompts.batch(cases * 2, texts)
+    def _both(self, pairs: Sequence[Pair]) -> tuple[Tensor, int]:
+        """(pairs, 3): log-probabilities of what winners and losers decided, and of whole winners; and tokens read."""
+        won, lost = [self._ids[each.winner] for each in pairs], [self._ids[each.loser] for each in pairs]
+        ids, matrix = self._prompts.batch(asked(pairs) * 2, won + lost)
+        counted = torch.zeros(ids.shape, dtype=torch.bool)
+        for row, (one, other) in enumerate(zip(won, lost, strict=True)):
+            of_one, of_other = decided(one, other, self.config.decision)
+            counted[row, of_one] = counted[row + len(pairs), of_other] = True
         with autocast(self.device):
-            sums = self._log_probs(self.policy, ids, matrix).sum(dim=1)
-        tokens = (ids[: len(pairs), 1:] != Tokenizer.pad).sum(dim=1)
-        return sums[: len(pairs)], sums[len(pairs) :], tokens
+            log_probs = self._log_probs(self.policy, ids, matrix)  # 0 for padding
+        sums = (log_probs * counted[:, 1:].to(self.device)).sum(dim=1)
+        whole = log_probs[: len(pairs)].sum(dim=1)
+        return torch.stack([sums[: len(pairs)], sums[len(pairs) :], whole], dim=1), sum(map(len, won + lost))
+
+    def _reference(self, pairs: Sequence[Pair]) -> Tensor:
+        return torch.tensor([self.reference[each] for each in pairs], device=self.device)
 
     def loss(self, step: int) -> Step:
-        pairs = [self.train[index] for index in self._order[step]]
-        won, lost, tokens = self._both(pairs)
-        reference = torch.tensor([self.reference[each] for each in pairs], device=self.device)
-        preferred = preference(won - lost, reference[:, 0] - reference[:, 1], self.config.beta).mean()
-        anchor = -(won / tokens).mean()
-        parts = {"preference": preferred, "anchor": anchor, "kept": (won - reference[:, 0]).mean()}
-        return Step(preferred + self.config.anchor * anchor, int(2 * tokens.sum()), parts)
+        config, pairs = self.config, [self.train[index] for index in self._order[step]]
+        (now, tokens), before = self._both(pairs), self._reference(pairs)
+        preferred = preference(now[:, 0] - now[:, 1], before[:, 0] - before[:, 1], config.beta).mean()
+        kept = now[:, 2] - before[:, 2]
+        lost = torch.relu(-kept).mean()
+        parts = {"preference": preferred, "lost": lost, "kept": kept.mean()}
+        return Step(preferred + config.anchor * config.beta * lost, tokens, parts)
 
     def check(self) -> dict[str, float]:
         """On dev pairs: how often the winner is the more probable one, and how often more so than in the reference."""
         right = moved = 0
-        loss = 0.0
+        loss = kept = 0.0
         for at in range(0, len(self.dev), 16):
             part = self.dev[at : at + 16]
-            won, lost, _ = self._both(part)
-            reference = torch.tensor([self.reference[each] for each in part], device=self.device)
-            margin = reference[:, 0] - reference[:, 1]
-            right += int((won > lost).sum())
-            moved += int((won - lost > margin).sum())
-            loss += float(preference(won - lost, margin, self.config.beta).sum())
-        count = max(1, len(self.dev))
-        figures = {"pair_accuracy": right / count, "moved_right": moved / count, "dev_preference": loss / count}
-        return figures if self.dev else {}
+            now, before = self._both(part)[0], self._reference(part)
+            margin, was = now[:, 0] - now[:, 1], before[:, 0] - before[:, 1]
+            right += int((margin > 0).sum())
+            moved += int((margin > was).sum())
+            loss += float(preference(margin, was, self.config.beta).sum())
+            kept += float((now[:, 2] - before[:, 2]).sum())
+        figures = {"pair_accuracy": right, "moved_right": moved, "dev_preference": loss, "dev_kept": kept}
+        return {name: value / len(self.dev) for name, value in figures.items()} if self.dev else {}
 
     @torch.no_grad()
     def refer(self, path: Path, key: str) -> None:
@@ -203,13 +244,12 @@ class Ranking:
         if path.exists():
             with np.load(path) as file:
                 if str(file["key"]) == key and len(file["sums"]) == len(pairs):
-                    self.reference = {p: (float(a), float(b)) for p, (a, b) in zip(pairs, file["sums"], strict=True)}
+                    self.reference = {p: tuple(each.tolist()) for p, each in zip(pairs, file["sums"], strict=True)}
                     return
         self.policy.eval()
-        found: list[tuple[float, float]] = []
+        found: list[tuple[float, ...]] = []
         for at in range(0, len(pairs), 16):
-            won, lost, _ = self._both(pairs[at : at + 16])
-            found += list(zip(won.tolist(), lost.tolist(), strict=True))
+            found += map(tuple, self._both(pairs[at : at + 16])[0].tolist())
         buffer = io.BytesIO()
         np.savez_compressed(buffer, sums=np.array(found), key=np.array(key))
         write_atomic(path, buffer.getvalue())
@@ -236,7 +276,8 @@ def rank(config: RankConfig, places: Places, watch: Watch | None = None) -> Fini
     if broke_off.step:
         raise SparseRLError(f"{places.weights} is a broken-off ranking pass: give the fine-tuned weights.")
     task = Ranking(config, policy, (train, dev), ids, samples)
-    key = content_key({"weights": _weights_sha(places.weights), "pairs": [asdict(p) for p in (*task.train, *task.dev)]})
+    judged = [asdict(each) for each in (*task.train, *task.dev)]
+    key = content_key({"weights": _weights_sha(places.weights), "decision": config.decision, "pairs": judged})
     task.refer(places.out / "reference.npz", key)
     write_json(places.out / "data.json", {"train_pairs": len(task.train), "dev_pairs": len(task.dev)})
     if not goes_on:

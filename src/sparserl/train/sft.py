@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -30,6 +30,7 @@ from sparserl.matrix import Array
 from sparserl.policy.encoder import EncoderInput, FromFeatures, MatrixEncoder, collate
 from sparserl.policy.model import Policy, Size, make_policy, size_named
 from sparserl.policy.tokenizer import Tokenizer
+from sparserl.records import Mode
 from sparserl.store import write_json
 from sparserl.train import collected
 from sparserl.train.batches import padded, program_batches, spread_draws
@@ -116,24 +117,49 @@ def matrix_samples(places: Places, collection: Collection) -> dict[str, Sampled]
     return samples_of(collection.cases, places.samples_file, places.matrices)
 
 
+class Asked(NamedTuple):
+    """What a program is written for."""
+
+    case: str
+    problem: str
+    mode: Mode = "solver"
+
+
+class Asking(Protocol):
+    """An example that knows what it was written for."""
+
+    @property
+    def case(self) -> str: ...
+    @property
+    def problem(self) -> str: ...
+    @property
+    def mode(self) -> Mode: ...
+
+
+def asked(examples: Iterable[Asking]) -> list[Asked]:
+    """What each was written for."""
+    return [Asked(each.case, each.problem, each.mode) for each in examples]
+
+
 class Prompts:
-    """Every (case, problem) as the encoder reads it and every program as ids, ready for batches."""
+    """All that is asked for as the encoder reads it and every program as ids, ready for batches."""
 
     def __init__(
-        self, pairs: Sequence[tuple[str, str]], samples: Mapping[str, Sampled], target: str, device: torch.device
+        self, prompts: Iterable[Asked], samples: Mapping[str, Sampled], target: str, device: torch.device
     ) -> None:
-        self.place = {pair: index for index, pair in enumerate(dict.fromkeys(pairs))}
-        problems = [read_problem(problem) for _, problem in self.place]
-        self.matrix = collate([samples[case].sample for case, _ in self.place], problems, target).to(device)
+        self.place = {each: index for index, each in enumerate(dict.fromkeys(prompts))}
+        seen = [samples[each.case].sample for each in self.place]
+        problems, modes = [read_problem(each.problem) for each in self.place], [each.mode for each in self.place]
+        self.matrix = collate(seen, problems, target, modes).to(device)
         self.device = device
 
-    def batch(self, pairs: Sequence[tuple[str, str]], ids: Sequence[Array]) -> tuple[Tensor, EncoderInput]:
+    def batch(self, prompts: Sequence[Asked], ids: Sequence[Array]) -> tuple[Tensor, EncoderInput]:
         """Ids (batch, tokens) and the matrix of each."""
-        return torch.from_numpy(padded(ids)[0]).to(self.device, non_blocking=True), self.matrices(pairs)
+        return torch.from_numpy(padded(ids)[0]).to(self.device, non_blocking=True), self.matrices(prompts)
 
-    def matrices(self, pairs: Sequence[tuple[str, str]]) -> EncoderInput:
+    def matrices(self, prompts: Iterable[Asked]) -> EncoderInput:
         """The matrix of each."""
-        places = torch.tensor([self.place[pair] for pair in pairs], device=self.device)
+        places = torch.tensor([self.place[each] for each in prompts], device=self.device)
         return EncoderInput(*(column[places] for column in self.matrix))
 
 
@@ -221,8 +247,8 @@ class FineTuning:
         self._train, self._dev = ([each for each in part if each.program in ids] for part in examples)
         if not self._train:
             raise SparseRLError("No program of the collection is short enough to learn from: raise --longest.")
-        pairs = [(each.case, each.problem) for each in (*self._train, *self._dev)]
-        self._ids, self._prompts = ids, Prompts(pairs, samples, config.target, self.device)
+        self._ids = ids
+        self._prompts = Prompts(asked((*self._train, *self._dev)), samples, config.target, self.device)
         weights = np.array([each.weight for each in self._train])
         lengths = np.array([len(self._ids[each.program]) for each in self._train])
         whole = [each.weight for each in self._train if not each.body]
@@ -231,8 +257,7 @@ class FineTuning:
         self._loss = compiled(program_loss, config.loop, wanted=False, any_shape=True)
 
     def _batch(self, examples: Sequence[Chosen]) -> tuple[Tensor, EncoderInput]:
-        pairs = [(each.case, each.problem) for each in examples]
-        return self._prompts.batch(pairs, [self._ids[each.program] for each in examples])
+        return self._prompts.batch(asked(examples), [self._ids[each.program] for each in examples])
 
     def loss(self, step: int) -> Step:
         examples = [self._train[index] for index in self._batches[step]]

@@ -31,7 +31,7 @@ from sparserl.train.loop import Finished, LoopConfig, Start, Step, Watch, autoca
 from sparserl.train.rl.objective import Batch, figures, imitation
 from sparserl.train.rl.turn_pairs import Example, PairRules, encode_pairs, find_pairs, imitation_batch
 from sparserl.train.samples import Sampled
-from sparserl.train.sft import Places, Prompts, all_batches, encode_programs, matrix_samples
+from sparserl.train.sft import Places, Prompts, all_batches, asked, encode_programs, matrix_samples
 
 
 @dataclass(frozen=True)
@@ -89,15 +89,14 @@ class Rewriting:
                 "The collection has no program with a faster variant, and none that a variant repairs, within "
                 f"{config.longest} tokens: collect more variants (`sparserl train collect --variants`)."
             )
-        cases = [(each.case, each.problem) for each in (*self._train, *dev.all)]
-        self._prompts = Prompts(cases, samples, config.target, self.device)
+        self._prompts = Prompts(asked((*self._train, *dev.all)), samples, config.target, self.device)
         weights = np.array([each.weight for each in self._train])
         self._batches = all_batches(weights, np.array([len(each.ids) for each in self._train]), config)
         self.steps = len(self._batches)
 
     def batch(self, examples: Sequence[Example]) -> Batch:
         """As the objective takes them."""
-        matrix = self._prompts.matrices([(each.case, each.problem) for each in examples])
+        matrix = self._prompts.matrices(asked(examples))
         return imitation_batch(examples, matrix, self.device)
 
     def loss(self, step: int) -> Step:
@@ -127,7 +126,7 @@ def programs_alone(chosen: Sequence[Chosen], collection: Collection, longest: in
     """Fine-tuning's examples: all but '<program>' is learnt."""
     ids = encode_programs({each.program: collection.texts[each.program].text for each in chosen}, longest)
     return [
-        Example(c.case, c.problem, ids[c.program], np.arange(len(ids[c.program])) > 0, c.weight)
+        Example(c.case, c.problem, ids[c.program], np.arange(len(ids[c.program])) > 0, c.weight, c.mode)
         for c in chosen
         if c.program in ids
     ]

@@ -91,6 +91,8 @@ class Example:
     """bool, (tokens): what is learnt; of a pair the child, its <eos> included"""
     weight: float = 1.0
     """its share of the draws"""
+    mode: Mode = "solver"
+    """what it is for"""
 
 
 def find_pairs(collection: Collection, rules: PairRules | None = None) -> tuple[list[TurnPair], list[TurnPair]]:
@@ -178,7 +180,7 @@ def encode_pairs(
         ids = np.array(given + child[1:], dtype=np.int32)
         if len(ids) <= longest:
             learnt = np.arange(len(ids)) >= len(given)
-            found.append(Example(pair.case, pair.problem, ids, learnt, pair.weight))
+            found.append(Example(pair.case, pair.problem, ids, learnt, pair.weight, pair.mode))
     return found
 
 
