@@ -233,3 +233,11 @@ def test_a_folder_without_measurements_says_what_to_do(tmp_path: Path) -> None:
     new_run(tmp_path)
     with pytest.raises(StoreError, match="run `sparserl eval` again"):
         assess_report.report(tmp_path)
+
+
+def test_what_was_written_under_withheld_headers_is_judged_and_not_raced() -> None:
+    from sparserl.train.assess import PROMPTED, _finalists
+
+    found = {name: {"judged_us": dict.fromkeys(("solver", "chain"), us)} for name, us in (("a", 2.0), ("b", 1.0))}
+    assert _finalists(found, {"p": ["a"], "p" + PROMPTED: ["b"]}, 3) == ["a"]
+    assert _finalists(found, {"p": ["a", "b"], "p" + PROMPTED: ["b"]}, 3) == ["b", "a"]

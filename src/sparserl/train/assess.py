@@ -30,6 +30,7 @@ from sparserl.evaluation import Case
 from sparserl.judge.evaluate import Case as Opened
 from sparserl.judge.evaluate import Judge
 from sparserl.matrix import Pattern
+from sparserl.phases import add, phase
 from sparserl.records import Outcome, Problem, Verdict
 from sparserl.shares import TIME_IS_UP
 from sparserl.store import append_jsonl, read_json, read_jsonl, write_json
@@ -239,20 +240,23 @@ def _measured(
     run: Run, case: Case, judge: Judge, wanted: Mapping[str, Sequence[str]], texts: Mapping[str, str]
 ) -> dict[str, Any]:
     """One session on one matrix."""
-    config = run.config
+    config, took = run.config, dict[str, float]()
     programs = list(dict.fromkeys(program for held in wanted.values() for program in held))
     pattern = case.load(run.folder)
     opened = judge.open(pattern, config.problem)
     try:
         outcomes = opened.judge([texts[each] for each in programs], REPORTED, config.rounds)
         found = {program: _judged(outcome) for program, outcome in zip(programs, outcomes, strict=True)}
+        for outcome in outcomes:
+            add(took, outcome.phases_s)
         names = opened.baselines(every_order=True)
         races: list[dict[str, Any]] = []
         chosen = _finalists(found, wanted, config.finalists)
-        for first in range(0, max(1, len(chosen)), config.race_size):
-            part = {each: texts[each] for each in chosen[first : first + config.race_size]}
-            for group in _raced(opened, part, names, config.race_rounds):
-                _take(found, group, races)
+        with phase(took, "race"):
+            for first in range(0, max(1, len(chosen)), config.race_size):
+                part = {each: texts[each] for each in chosen[first : first + config.race_size]}
+                for group in _raced(opened, part, names, config.race_rounds):
+                    _take(found, group, races)
     finally:
         opened.close()
     return {
@@ -267,6 +271,7 @@ def _measured(
         "date": date.today().isoformat(),
         "races": races,
         "programs": found,
+        "phases_s": {name: round(seconds, 2) for name, seconds in took.items()},
     }
 
 
@@ -280,9 +285,9 @@ def _judged(outcome: Outcome) -> dict[str, Any]:
 
 
 def _finalists(found: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], count: int) -> list[str]:
-    """The fastest few of each writer and mode, without repetition."""
+    """The fastest few of each writer and mode, without repetition; under withheld headers being right is what counts."""
     chosen: dict[str, None] = {}
-    for programs in wanted.values():
+    for programs in (held for name, held in wanted.items() if PROMPTED not in name):
         right = [each for each in programs if found[each]["judged_us"]]
         for mode in REPORTED:
             fastest = sorted(right, key=lambda each: (found[each]["judged_us"][mode], each))
