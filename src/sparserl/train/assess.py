@@ -285,7 +285,7 @@ def _judged(outcome: Outcome) -> dict[str, Any]:
 
 
 def _finalists(found: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], count: int) -> list[str]:
-    """The fastest few of each writer and mode, without repetition; under withheld headers being right is what counts."""
+    """The fastest few of each writer and mode, each once; under withheld headers being right is what counts."""
     chosen: dict[str, None] = {}
     for programs in (held for name, held in wanted.items() if PROMPTED not in name):
         right = [each for each in programs if found[each]["judged_us"]]
