@@ -38,7 +38,7 @@ from sparserl.train.batches import (
 )
 from sparserl.train.cases import range_up_to, training_cases
 from sparserl.train.chosen import ChoiceRules, Chosen, choose, fraction_of, shares, weighted, with_bodies
-from sparserl.train.loop import Finished, LoopConfig, Start, Step, open_run, rate, run
+from sparserl.train.loop import Finished, LoopConfig, Start, Step, compile_layers, open_run, rate, run
 from sparserl.train.samples import samples_of
 from sparserl.train.withheld import withheld_recipe
 
@@ -533,6 +533,15 @@ def test_the_preference_loss_is_log_two_at_the_reference_and_falls_with_the_marg
     assert loss[0] == pytest.approx(np.log(2)) and loss[1] < loss[0] < loss[2]
 
 
+def test_layers_are_compiled_where_the_switch_says_so_and_keep_their_names() -> None:
+    policy, names = make_policy("tiny"), list(make_policy("tiny").state_dict())
+    compile_layers(policy, LoopConfig(device="cpu"))
+    assert all(layer._compiled_call_impl is None for layer in policy.language.model.layers), "auto: on a GPU alone"
+    compile_layers(policy, LoopConfig(device="cpu", compile="on"))
+    assert all(layer._compiled_call_impl is not None for layer in policy.language.model.layers)
+    assert list(policy.state_dict()) == names
+
+
 def test_a_pair_counts_what_was_decided_and_not_what_follows_from_it() -> None:
     code = Tokenizer.code
     header = [np.array([1, 9, 20, 21, code, 50, 51, 52]), np.array([1, 9, 30, code, 60, 61])]
@@ -545,8 +554,9 @@ def test_a_pair_counts_what_was_decided_and_not_what_follows_from_it() -> None:
 
 
 def test_ranking_leaves_the_bodies_of_losers_alone(
-    tuned: tuple[Path, Finished], short_recipes: list[Recipe], samples: Path, tmp_path: Path
-) -> None:
+    tuned: tuple[Path, Finished], short_recipes: list[Recipe], samples: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     write_collection(tmp_path / "turned", short_recipes[::-1])
     found = collected.load(tmp_path / "turned")
     config = rank.RankConfig(0.5, gap=0.02, batch_pairs=4, pairs=4, longest=1024, target="sim", rules=RULES, loop=QUICK)
@@ -556,14 +566,13 @@ def test_ranking_leaves_the_bodies_of_losers_alone(
     task = rank.Ranking(config, load_policy(tuned[0] / "policy"), (pairs, []), ids, known)
     task.refer(tmp_path / "reference.npz", "key")
     log_probs: list[torch.Tensor] = []
-    asks = task._log_probs
 
     def kept(*given: Any) -> torch.Tensor:
-        log_probs.append(asks(*given))
+        log_probs.append(sft.token_log_probs(*given))
         log_probs[-1].retain_grad()
         return log_probs[-1]
 
-    task._log_probs = kept
+    monkeypatch.setattr(rank, "token_log_probs", kept)
     task.loss(0).loss.backward()
     chosen = [task.train[index] for index in task._order[0]]
     for row, pair in enumerate(chosen, len(chosen)):

@@ -59,7 +59,7 @@ class LoopConfig:
     device: str = "auto"
     """auto (cuda where there is one), cuda or cpu"""
     compile: Literal["auto", "on", "off"] = "auto"
-    """torch.compile; auto: where the stage asks for it, on a GPU"""
+    """torch.compile; auto: on a GPU"""
     check_every: int = 500
     """steps between looks at held-out data; there is one at the end too"""
     log_every: int = 20
@@ -150,15 +150,23 @@ def autocast(device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda")
 
 
-def compiled(
-    function: Callable[..., Any], config: LoopConfig, wanted: bool, any_shape: bool = False
-) -> Callable[..., Any]:
-    """`function` through torch.compile where the switch, or the stage's own wish on a GPU, says so.
+def compiled(function: Callable[..., Any], config: LoopConfig) -> Callable[..., Any]:
+    """`function`, whose batches are all of one shape, through torch.compile where the switch or a GPU says so."""
+    return torch.compile(function) if _compiles(config) else function
 
-    any_shape: once for all batches, rather than once for the first and again for others.
+
+def compile_layers(policy: Policy, config: LoopConfig) -> None:
+    """The same for batches of any shape: the layers of the language model, which are one piece of code eight times.
+
+    All of a policy at once would be compiled twice, for minutes; its layers take seconds and have most of the work.
     """
-    on = wanted and device_of(config.device).type == "cuda" if config.compile == "auto" else config.compile == "on"
-    return torch.compile(function, dynamic=True if any_shape else None) if on else function
+    if _compiles(config):
+        for layer in policy.language.model.layers:
+            layer.compile(dynamic=True)
+
+
+def _compiles(config: LoopConfig) -> bool:
+    return device_of(config.device).type == "cuda" if config.compile == "auto" else config.compile == "on"
 
 
 def rate(config: LoopConfig, step: int, steps: int, begun: int) -> float:

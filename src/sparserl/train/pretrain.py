@@ -153,7 +153,7 @@ class Pretraining:
         self._ends = np.cumsum([count // self._batch for count in counts])
         self.steps = int(self._ends[-1])
         self._dev = plain_rows(dev, np.arange(len(dev)), config.context)[: config.dev_rows]
-        self._loss = compiled(next_token_loss, config.loop, wanted=True)
+        self._loss = compiled(next_token_loss, config.loop)
         self._rows = lru_cache(maxsize=1)(self._make_rows)
 
     def _make_rows(self, epoch: int) -> Tensor:

@@ -53,7 +53,7 @@ from sparserl.train.loop import (
     Step,
     Watch,
     autocast,
-    compiled,
+    compile_layers,
     device_of,
     open_run,
     run,
@@ -184,7 +184,7 @@ class Ranking:
         self._prompts = Prompts(asked((*self.train, *self.dev)), samples, config.target, self.device)
         self._order = self._all_batches()
         self.steps = len(self._order)
-        self._log_probs = compiled(token_log_probs, config.loop, wanted=False, any_shape=True)
+        compile_layers(self.policy, config.loop)
         self.reference: dict[Pair, tuple[float, ...]] = {}
         """as `_both` gives them"""
 
@@ -205,7 +205,7 @@ class Ranking:
             of_one, of_other = decided(one, other, self.config.decision)
             counted[row, of_one] = counted[row + len(pairs), of_other] = True
         with autocast(self.device):
-            log_probs = self._log_probs(self.policy, ids, matrix)  # 0 for padding
+            log_probs = token_log_probs(self.policy, ids, matrix)  # 0 for padding
         sums = (log_probs * counted[:, 1:].to(self.device)).sum(dim=1)
         whole = log_probs[: len(pairs)].sum(dim=1)
         return torch.stack([sums[: len(pairs)], sums[len(pairs) :], whole], dim=1), sum(map(len, won + lost))

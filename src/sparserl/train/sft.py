@@ -46,7 +46,7 @@ from sparserl.train.loop import (
     Step,
     Watch,
     autocast,
-    compiled,
+    compile_layers,
     device_of,
     open_run,
     run,
@@ -254,7 +254,7 @@ class FineTuning:
         whole = [each.weight for each in self._train if not each.body]
         self._batches = all_batches(weights, lengths, config, round(len(whole) * weights.sum() / sum(whole)))
         self.steps = len(self._batches)
-        self._loss = compiled(program_loss, config.loop, wanted=False, any_shape=True)
+        compile_layers(self.policy, config.loop)
 
     def _batch(self, examples: Sequence[Chosen]) -> tuple[Tensor, EncoderInput]:
         return self._prompts.batch(asked(examples), [self._ids[each.program] for each in examples])
@@ -264,7 +264,7 @@ class FineTuning:
         ids, matrix = self._batch(examples)
         targets = learnt(ids, torch.tensor([each.body for each in examples], device=self.device))
         with autocast(self.device):
-            loss = self._loss(self.policy, ids, targets, matrix)
+            loss = program_loss(self.policy, ids, targets, matrix)
         return Step(loss, ids.numel())
 
     def check(self) -> dict[str, float]:

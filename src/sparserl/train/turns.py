@@ -27,7 +27,19 @@ from sparserl.store import write_json
 from sparserl.train import collected
 from sparserl.train.chosen import Chosen, choose
 from sparserl.train.collected import Collection
-from sparserl.train.loop import Finished, LoopConfig, Start, Step, Watch, autocast, device_of, open_run, run, start_from
+from sparserl.train.loop import (
+    Finished,
+    LoopConfig,
+    Start,
+    Step,
+    Watch,
+    autocast,
+    compile_layers,
+    device_of,
+    open_run,
+    run,
+    start_from,
+)
 from sparserl.train.rl.objective import Batch, figures, imitation
 from sparserl.train.rl.turn_pairs import Example, PairRules, encode_pairs, find_pairs, imitation_batch
 from sparserl.train.samples import Sampled
@@ -93,6 +105,7 @@ class Rewriting:
         weights = np.array([each.weight for each in self._train])
         self._batches = all_batches(weights, np.array([len(each.ids) for each in self._train]), config)
         self.steps = len(self._batches)
+        compile_layers(self.policy, config.loop)
 
     def batch(self, examples: Sequence[Example]) -> Batch:
         """As the objective takes them."""
