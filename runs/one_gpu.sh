@@ -32,6 +32,7 @@ python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 collection=${collection:-$out/collection}
 tokens=$out/tokens.npz samples=$out/samples.npz
+gently=(--learning-rate 2e-4 --epochs 4)
 how=(--target h200 --budget "$budget" --resume)
 fine=(--collection "$collection" --samples "$samples" "${matrices[@]}" "${how[@]}")
 real=() && ((${#matrices[@]})) && real=(--real "${matrices[1]}")
@@ -93,25 +94,17 @@ sft() {
     fine_tuned ""
     [[ -n $study ]] || return 0
     for controls in blind features learnt; do fine_tuned "-$controls" "--$controls"; done
-    local fraction seed with
-    for fraction in 0.01 0.1 1; do
-        for seed in 0 1 2; do
-            for with in with without; do
-                local weights=() && [[ $with == without ]] || weights=(--weights "$out/pretrain")
-                "${sparserl[@]}" train sft --out "$out/worth/$fraction-$seed-$with" "${weights[@]}" --fraction "$fraction" \
-                    --seed "$seed" --encoder "$out/encoder/encoder" "${fine[@]}"
-            done
-        done
-    done
+    "${sparserl[@]}" train worth --out "$out/worth" --weights "$out/pretrain" --encoder "$out/encoder/encoder" \
+        --collection "$collection" --samples "$samples" "${matrices[@]}" --target h200 --budget "$budget"
 }
-fine_tuned() {  # first on estimates, where there are some, then on what was measured
+fine_tuned() {  # first on estimates, where there are some, then, at a lower rate, on what was measured
     local name=$1 from=(--weights "$out/pretrain" --encoder "$out/encoder$1/encoder") && shift
     if [[ -n $weights && -z $name ]]; then
-        from=(--weights "$weights")
+        from=(--weights "$weights" "${gently[@]}")
     elif [[ -f $out/estimated/cases.jsonl ]]; then
         "${sparserl[@]}" train sft --out "$out/guess$name" "${from[@]}" --collection "$out/estimated" --epochs 2 \
             --samples "$out/estimated.npz" "${how[@]}" "$@"
-        from=(--weights "$out/guess$name")
+        from=(--weights "$out/guess$name" "${gently[@]}")
     fi
     "${sparserl[@]}" train sft --out "$out/sft$name" "${from[@]}" "${fine[@]}" "$@"
 }

@@ -23,8 +23,9 @@ from sparserl.policy.sample import sample_pattern
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.recipes import Recipe, space
 from sparserl.records import Problem
+from sparserl.shares import TIME_IS_UP
 from sparserl.store import append_jsonl, read_json, read_jsonl
-from sparserl.train import collected, pretrain, rank, sft
+from sparserl.train import collected, pretrain, rank, sft, worth
 from sparserl.train.batches import (
     Documents,
     EpochRows,
@@ -506,6 +507,28 @@ def test_control_encoders_are_trained_on_the_same_data(
     assert (size.embedding == "learnt") if reads == "learnt" else (size.source == reads)
     if reads == "features":
         assert policy.encoder.reader.mean.abs().sum() > 0, "features are standardised over the training matrices"
+
+
+def test_what_pretraining_is_worth_is_told_run_by_run_and_no_run_is_done_twice(
+    tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
+) -> None:
+    config = worth.WorthConfig((0.2, 1.0), (0,), replace(SFT, least_steps=2))
+    places = sft.Places(tmp_path, collection, weights=tuned[0], samples=samples)
+    first = list(worth.worth(config, places, share=(0, 2)))  # those with pretraining
+    assert len(first) == 2 and all("with pretraining" in line for line in first)
+    assert list(worth.worth(config, places, budget_s=1e-9)) == [TIME_IS_UP]
+    assert len(list(worth.worth(config, places))) == 2 and not list(worth.worth(config, places))
+    records = read_jsonl(tmp_path / "worth.jsonl")
+    by = {(each["fraction"], each["pretrained"]): each for each in records}
+    assert len(by) == 4 and by[0.2, True]["pairs"] == by[0.2, False]["pairs"] < by[1.0, True]["pairs"]
+    for fraction in config.fractions:
+        better, worse = by[fraction, True], by[fraction, False]
+        assert better["dev_loss"] < worse["dev_loss"], "the weights it began with had seen these programs"
+        assert f"{worse['dev_loss'] - better['dev_loss']:6.4f}" in worth.table(records)
+    with pytest.raises(SparseRLError, match="pretrained weights"):
+        list(worth.worth(config, replace(places, weights=None)))
+    with pytest.raises(SparseRLError, match="fractions"):
+        worth.WorthConfig((0.0,))
 
 
 def test_ranking_raises_the_share_of_dev_pairs_that_are_in_order(

@@ -42,8 +42,8 @@ app.add_typer(train, name="train")
 for _stage in (
     commands_corpus.corpus, commands_tokens.tokenizer, commands_encode.encoder, commands_collect.collect,
     commands_collect.estimate, commands_collect.misfits,
-    commands_stages.pretrain, commands_stages.sft, commands_stages.turns, commands_stages.rank, commands_rl.rl,
-    commands_control.climb, commands_control.beyond, commands_control.curves, commands_stages.ship,
+    commands_stages.pretrain, commands_stages.sft, commands_stages.worth, commands_stages.turns, commands_stages.rank,
+    commands_rl.rl, commands_control.climb, commands_control.beyond, commands_control.curves, commands_stages.ship,
 ):  # fmt: skip
     train.command()(_stage)
 app.command("eval")(commands_eval.evaluate)

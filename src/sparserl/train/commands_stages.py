@@ -120,6 +120,44 @@ def sft(
     _say(found)
 
 
+def worth(
+    *,
+    out: Out,
+    collection: FromCollection,
+    weights: Annotated[Path, typer.Option(help="Folder of the pretraining run.")],
+    encoder: Annotated[Path | None, typer.Option(help="Pretrained encoder, for all runs [a fresh one].")] = None,
+    samples: Samples = None,
+    matrices: Matrices = None,
+    target: Target = "h200",
+    fraction: Annotated[list[float] | None, typer.Option(help="of the pairs; several times [0.01, 0.1, 1]")] = None,
+    seeds: Annotated[int, typer.Option(help="runs of each kind")] = 3,
+    size: Annotated[str, typer.Option(help="tiny or nano, of those without pretraining")] = "nano",
+    epochs: Annotated[int, typer.Option(help="times that the pairs are gone through")] = 3,
+    least_steps: Annotated[int, typer.Option(help="Go through more often where there are fewer steps.")] = 200,
+    batch_tokens: Annotated[int, typer.Option(help="tokens of a step")] = 32768,
+    share: Annotated[str, typer.Option(help="I/N: every N-th run from the I-th on, for N processes.")] = "0/1",
+    budget: Annotated[float, typer.Option(help="Seconds; no run begins later. 0: no limit.")] = 0.0,
+    device: Device = "auto",
+    compile: Compile = "auto",
+) -> None:
+    """Fine-tune with and without pretraining, on parts of the pairs, and say what it is worth."""
+    from sparserl.shares import TIME_IS_UP, share_of
+    from sparserl.store import read_jsonl
+    from sparserl.train.sft import Places, SFTConfig
+    from sparserl.train.worth import RECORDS, WorthConfig, table
+    from sparserl.train.worth import worth as run
+
+    base = SFTConfig(size, target=target, epochs=epochs, least_steps=least_steps, batch_tokens=batch_tokens)
+    base = replace(base, loop=_loop(base.loop, None, None, (0.0, device, compile, 0)))
+    config = WorthConfig(tuple(fraction or WorthConfig.fractions), tuple(range(seeds)), base)
+    places = Places(out, collection, weights, encoder, samples or out / "samples.npz", matrices)
+    for line in run(config, places, share=share_of(share), budget_s=budget):
+        typer.echo(line)
+        if line == TIME_IS_UP:
+            raise typer.Exit(TRY_AGAIN)
+    typer.echo(table(read_jsonl(out / RECORDS)))
+
+
 def turns(
     *,
     out: Out,

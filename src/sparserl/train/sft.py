@@ -321,12 +321,28 @@ def standardise(policy: Policy, samples: Mapping[str, Sampled]) -> None:
         reader.deviation.copy_(logs.std(0, correction=0) + 1e-3)
 
 
-def sft(config: SFTConfig, places: Places, watch: Watch | None = None) -> Finished:
-    """The whole stage."""
+@dataclass(frozen=True)
+class Known:
+    """What several runs over one collection share."""
+
+    collection: Collection
+    samples: dict[str, Sampled]
+    ids: dict[str, Array]
+    """of programs that were encoded already"""
+
+
+def known_of(places: Places) -> Known:
+    """Read what a collection has."""
+    collection = collected.load(places.collection)
+    return Known(collection, matrix_samples(places, collection), {})
+
+
+def sft(config: SFTConfig, places: Places, watch: Watch | None = None, known: Known | None = None) -> Finished:
+    """The whole stage. known: of this collection, where it was read before."""
     clock_s = time.monotonic()
     goes_on = open_run(places.out, "sft", asdict(config), places.resume)
-    collection = collected.load(places.collection)
-    samples = matrix_samples(places, collection)
+    known = known or known_of(places)
+    collection, samples = known.collection, known.samples
     structures = {name: each.structure for name, each in samples.items()}
     train, dev = choose(collection, structures, config.rules)
     fraction, seed = config.fraction, config.loop.seed
@@ -340,6 +356,9 @@ def sft(config: SFTConfig, places: Places, watch: Watch | None = None) -> Finish
     policy = with_encoder(policy, config.reads, pretrained, config.loop.seed)
     if not begin.step and pretrained is None:
         standardise(policy, {each.case: samples[each.case] for each in train})
-    texts = {each.program: collection.texts[each.program].text for each in (*train, *dev)}
-    task = FineTuning(config, policy, (train, dev), encode_programs(texts, config.longest), samples)
+    programs = {each.program for each in (*train, *dev)}
+    new = sorted(programs - known.ids.keys())
+    known.ids.update(encode_programs({name: collection.texts[name].text for name in new}, config.longest))
+    ids = {name: known.ids[name] for name in programs & known.ids.keys() if len(known.ids[name]) <= config.longest}
+    task = FineTuning(config, policy, (train, dev), ids, samples)
     return run(task, config.loop, places.out, Start(goes_on, begin, clock_s), watch)
