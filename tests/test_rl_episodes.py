@@ -84,12 +84,14 @@ class Scripted(Sampler):
         super().__init__(policy, TOKENIZER)
         self.scripts, self.eos = scripts, eos
         self.limits: list[int] = []
+        self.modes: set[int] = set()
 
     def sample(  # type: ignore[override]
         self, matrix: EncoderInput, count: int, settings: SampleSettings, forced: Sequence[Sequence[int]] = ()
     ) -> list[list[Written]]:
         assert count == 1 and len(forced) == len(matrix.sizes)
         self.limits.append(settings.max_tokens)
+        self.modes |= set(matrix.problem[:, 4].tolist())
         found = []
         for given in forced:
             turn = list(given).count(TOKENIZER.program)
@@ -199,6 +201,13 @@ def test_an_episode_ends_where_the_context_has_no_room_for_another_turn() -> Non
         rollouts = Player(sampler, Table({}), reward, look, PlayConfig(count=2, turns=2)).play(PROMPTS, 0)
         assert all(len(r.turns) == turns for r in rollouts), context
         assert all(limit <= context - small.prefix_length - 1 for limit in sampler.limits)
+
+
+@pytest.mark.parametrize(("modes", "told"), [(("solver",), 0), (("chain",), 1), (("solver", "chain"), 0)])
+def test_the_policy_is_told_the_one_mode_that_earns(policy: Policy, modes: tuple[str, ...], told: int) -> None:
+    sampler = Scripted(policy, SHORT)
+    Player(sampler, Table({}), reward, look, PlayConfig(count=2, modes=modes)).play(PROMPTS, 0)
+    assert sampler.modes == {told}
 
 
 class Forced:

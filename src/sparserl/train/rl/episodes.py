@@ -38,7 +38,7 @@ from sparserl.policy.feedback import (
 from sparserl.policy.sample import Sample
 from sparserl.policy.sampler import Sampler, SampleSettings, Written
 from sparserl.policy.tokenizer import Tokenizer
-from sparserl.records import Verdict
+from sparserl.records import Mode, Verdict
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn
 from sparserl.train.rl.referee import Referee
 
@@ -114,6 +114,11 @@ class PlayConfig:
     """what the policy is told that it writes for"""
     settings: SampleSettings = field(default_factory=SampleSettings)
     """how tokens are drawn; its seed is not used"""
+
+    @property
+    def mode(self) -> Mode:
+        """What the policy is told that is timed: the one mode that earns, or of several the usual one."""
+        return "chain" if tuple(self.modes) == ("chain",) else "solver"
 
     def __post_init__(self) -> None:
         if self.count < 1 or not 0 <= self.explored <= 1:
@@ -226,7 +231,8 @@ class Player:
         for places, room in together(self.sampler.policy, lengths, needs, settings.batch):
             part = [episodes[place] for place in places]
             problems = [each.prompt.problem for each in part]
-            batch = collate([self.look(each.prompt) for each in part], problems, self.config.machine)
+            modes = [self.config.mode] * len(part)
+            batch = collate([self.look(each.prompt) for each in part], problems, self.config.machine, modes)
             own = replace(settings, seed=seed, max_tokens=min(settings.max_tokens, room))
             seed = (seed + 1) % (1 << 32)
             found = self.sampler.sample(batch, 1, own, [each.ids[1:] for each in part])

@@ -31,7 +31,7 @@ from sparserl.policy.model import Policy
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.program import parse
 from sparserl.recipes import admissible, summarise
-from sparserl.records import Program
+from sparserl.records import Mode, Program
 from sparserl.store import read_json, write_json
 from sparserl.train.batches import padded, spread_draws
 from sparserl.train.cases import from_source
@@ -83,6 +83,7 @@ class ExploreConfig:
     batch: int = 256
     """lines that are scored together"""
     machine: str = "h200"
+    mode: Mode = "solver"
 
     def __post_init__(self) -> None:
         if self.top < 1 or self.batch < 1 or not self.temperature > 0:
@@ -142,7 +143,7 @@ class Explorer:
         try:
             with autocast(device):
                 prefix = self.policy.prefix(
-                    collate([self.look(prompt)], [prompt.problem], self.config.machine).to(device)
+                    collate([self.look(prompt)], [prompt.problem], self.config.machine, [self.config.mode]).to(device)
                 )
                 parts = [ids[at : at + self.config.batch] for at in range(0, len(ids), self.config.batch)]
                 return [score for part in parts for score in self._log_probs(part, prefix)]

@@ -27,7 +27,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,8 @@ class Run:
         for pair, best in table.known.items():
             self.played.results.known(pair, best)
         self.curriculum = Curriculum(table.prompts, config.curriculum)
-        explorer = Explorer(policy, self.tokenizer, table.look, table.admitted, config.explore)
+        explore = replace(config.explore, mode=config.play.mode)
+        explorer = Explorer(policy, self.tokenizer, table.look, table.admitted, explore)
         sampler = Sampler(policy, self.tokenizer, device)
         earned = reward_of(config.weights, config.play.modes)
         self.player = Player(sampler, table.referee, earned, table.look, config.play, openings=explorer)
