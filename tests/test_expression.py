@@ -93,10 +93,8 @@ def expressions() -> st.SearchStrategy[str]:
     leaves = st.sampled_from(["rows", "slices", "sms", "1", "7", "128"])
     return st.recursive(
         leaves,
-        lambda inner: (
-            st.builds(lambda a, o, b: f"({a} {o} {b})", inner, st.sampled_from("+-*"), inner)
-            | st.builds(lambda f, a, b: f"{f}({a}, {b})", st.sampled_from(["min", "max"]), inner, inner)
-        ),
+        lambda inner: st.builds(lambda a, o, b: f"({a} {o} {b})", inner, st.sampled_from("+-*"), inner)
+        | st.builds(lambda f, a, b: f"{f}({a}, {b})", st.sampled_from(["min", "max"]), inner, inner),
         max_leaves=8,
     )
 

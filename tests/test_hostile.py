@@ -1,8 +1,8 @@
 """Cheating and broken kernels, one a file in tests/hostile, each stopped with the verdict that its first lines expect.
 
-// expect: WRONG                or, by machine:   // expect sim: FAILED   // expect cuda: WRONG|FAILED
-// tries: what it does, in words
-// problem: float64             (float32 where it isn't said)
+    // expect: WRONG                or, by machine:   // expect sim: FAILED   // expect cuda: WRONG|FAILED
+    // tries: what it does, in words
+    // problem: float64             (float32 where it isn't said)
 """
 
 from __future__ import annotations

@@ -102,22 +102,18 @@ def test_the_preamble_alone_costs_little_compile_time() -> None:
     assert min(times) < 1.0  # tens of milliseconds on a free core
 
 
-@pytest.mark.parametrize(
-    ("dtype", "count", "instruction", "accesses"),
-    [
-        ("float32", 4, "ld.global.v4.u32", 1),
-        ("float32", 2, "ld.global.v2.u32", 1),
-        ("float16", 8, "ld.global.v4.u32", 1),
-        ("float64", 8, "ld.global.v4.u32", 4),
-    ],
-)
+@pytest.mark.parametrize(("dtype", "count", "instruction", "accesses"), [
+    ("float32", 4, "ld.global.v4.u32", 1),
+    ("float32", 2, "ld.global.v2.u32", 1),
+    ("float16", 8, "ld.global.v4.u32", 1),
+    ("float64", 8, "ld.global.v4.u32", 4),
+])
 def test_a_vector_load_is_one_access_of_up_to_sixteen_bytes(
     dtype: str, count: int, instruction: str, accesses: int
 ) -> None:
     ptx = compile_ptx(
-        kernel(
-            "const value_t* x, pack<value_t, COUNT>* y", "y[threadIdx.x] = load<COUNT>(x + COUNT * threadIdx.x);"
-        ).replace("COUNT", str(count)),
+        kernel("const value_t* x, pack<value_t, COUNT>* y", "y[threadIdx.x] = load<COUNT>(x + COUNT * threadIdx.x);")
+        .replace("COUNT", str(count)),
         dtype,
     )
     assert ptx.count(instruction) == accesses

@@ -267,7 +267,7 @@ def test_programs_are_rewritten_in_the_order_given_and_round_again() -> None:
 
 
 def test_first_programs_are_different_ones_and_those_that_the_matrix_admits_come_first(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:
     admitted = ["// layout: rows index=int32\n" + tail for tail in ("one", "two")]
     refused = "// layout: blocks b=8 order=row index=int32\nthree"

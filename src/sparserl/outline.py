@@ -62,7 +62,9 @@ def outline(found: list[Token]) -> Outline:
     items = tuple(_items(found))
     functions = tuple(function for item in items if (function := _function(found, item)) is not None)
     type_names = frozenset(
-        after.text for before, after in pairwise(found) if before.text in ("class", "typename") and after.kind == "name"
+        after.text
+        for before, after in pairwise(found)
+        if before.text in ("class", "typename") and after.kind == "name"
     )
     return Outline(found, items, functions, type_names, tuple(_declared(found, TYPES | type_names)))
 

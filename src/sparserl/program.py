@@ -133,7 +133,7 @@ def check_signature(program: Program, problem: Problem) -> None:
         if name not in defined:
             raise ProgramError(
                 f"The launched kernel '{name}' is not in the program. It must stand in the body as "
-                f'extern "C" __global__ void {name}({spelled(params)}).'
+                f"extern \"C\" __global__ void {name}({spelled(params)})."
             )
 
 

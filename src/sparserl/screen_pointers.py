@@ -51,10 +51,8 @@ def pointer_arrays(outline: Outline) -> Iterator[tuple[int, str]]:
     for i, token in enumerate(outline.tokens):
         if id(token) in starred and text(i - 1) == "*" and text(i + 1) == "[":
             yield token.line, f"'{token.text}' is an array of pointers"
-        if (
-            token.text == "pack"
-            and text(i + 1) == "<"
-            and ("*" in (text(i + 3), text(i + 4)) or text(i + 2) in outline.type_names)
+        if token.text == "pack" and text(i + 1) == "<" and (
+            "*" in (text(i + 3), text(i + 4)) or text(i + 2) in outline.type_names
         ):
             yield token.line, "a pack of pointers, or of a type that could be one"
 

@@ -211,7 +211,9 @@ class Bench:
         fill.launch()
         discard.launch()
 
-    def _rounds(self, bodies: Sequence[Callable[[int], None]], counts: Sequence[int], rounds: int) -> list[list[float]]:
+    def _rounds(
+        self, bodies: Sequence[Callable[[int], None]], counts: Sequence[int], rounds: int
+    ) -> list[list[float]]:
         """Each body captured so many times over; microseconds a repetition, by body and round."""
         times: list[list[float]] = [[] for _ in bodies]
         graphs: list[Graph] = []

@@ -351,7 +351,9 @@ class CusparseExecutable:
             return self._describe("cusparseCreateDnVec", "cusparseDestroyDnVec", size, at, self._type)
         wide = ctypes.c_int64(self._problem.columns)
         leading = wide if order == ORDERS["row"] else size
-        return self._describe("cusparseCreateDnMat", "cusparseDestroyDnMat", size, wide, leading, at, self._type, order)
+        return self._describe(
+            "cusparseCreateDnMat", "cusparseDestroyDnMat", size, wide, leading, at, self._type, order
+        )
 
     def _arrange(self, algorithm: int) -> None:
         """The argument list, the work buffer it asks for, and the preprocess step."""

@@ -13,7 +13,9 @@ from sparserl.recipes.writer import Kernel, Recipe, code, line, make, over, time
 from sparserl.records import Problem
 
 
-def by_window(problem: Problem, *, window: int, lanes: int, batch: int, load: str, index: str, pdl: bool) -> Recipe:
+def by_window(
+    problem: Problem, *, window: int, lanes: int, batch: int, load: str, index: str, pdl: bool
+) -> Recipe:
     """A block a window of filled rows, `lanes` threads a row."""
     c, threads = 32 // lanes, window * lanes
     row = f"blockIdx.x * {window} + {over('threadIdx.x', lanes)}"

@@ -41,4 +41,6 @@ def space(problem: Problem) -> Iterator[Recipe]:
         for lanes in (4, 32):
             for index in ("int32", "abs16"):
                 for pdl in (False, True):
-                    yield by_hybrid(problem, cover=cover, threads=128, unroll=4, lanes=lanes, index=index, pdl=pdl)
+                    yield by_hybrid(
+                        problem, cover=cover, threads=128, unroll=4, lanes=lanes, index=index, pdl=pdl
+                    )

@@ -128,7 +128,9 @@ def by_slice(
         {when(lanes > 1, f"sum = warp_sum<{lanes}>(sum);")}
         if ({"target >= 0" if sigma > 1 else "row < rows"}{f" && threadIdx.x % {lanes} == 0" if lanes > 1 else ""}) y[{"target" if sigma > 1 else "row"}] = sum;
     """)  # noqa: E501
-    layout = line("ell", index, c=c, group=group) if ell else line("slices", index, c=c, sigma=sigma, group=group)
+    layout = (
+        line("ell", index, c=c, group=group) if ell else line("slices", index, c=c, sigma=sigma, group=group)
+    )
     grid = f"div_up(slices * {c * lanes}, {threads})"
     return make(
         "ell_rows" if ell else "slice_rows", problem, layout, [Kernel("spmv", grid, threads, body, pdl=pdl)],

@@ -60,10 +60,7 @@ def by_tile(
         if (leads)
         for (int w = 1; w < lanes / 32; ++w) sum += warps[thread / 32 + w];
         }}
-        {
-        when(
-            split,
-            f'''if (blockIdx.x < pieces) {{
+        {when(split, f'''if (blockIdx.x < pieces) {{
         const int piece = piece_info[blockIdx.x] >> 12, count = piece_info[blockIdx.x] & 4095;
         if (count > 1) {{
         if (thread == 0) partial[blockIdx.x] = sum;
@@ -72,9 +69,7 @@ def by_tile(
         for (int i = thread; i < count; i += {threads}) sum += fresh(partial + piece + i);
         sum = block_sum<{threads}>(sum);
         }}
-        }}''',
-        )
-    }
+        }}''')}
         if (row >= 0) y[row] = sum;
     """)
     return make(

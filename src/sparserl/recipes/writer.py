@@ -149,16 +149,8 @@ def write(
 
 
 def make(
-    family: str,
-    problem: Problem,
-    layout: LayoutLine,
-    kernels: Sequence[Kernel],
-    *,
-    bake: Sequence[str] = (),
-    workspaces: Sequence[Workspace] = (),
-    helpers: str = "",
-    deterministic: bool = True,
-    **settings: Setting | None,
+    family: str, problem: Problem, layout: LayoutLine, kernels: Sequence[Kernel], *, bake: Sequence[str] = (),
+    workspaces: Sequence[Workspace] = (), helpers: str = "", deterministic: bool = True, **settings: Setting | None
 ) -> Recipe:
     """A Recipe whose text is written by `write`. A setting that is None is one that this recipe hasn't."""
     text = write(problem, layout, kernels, bake=bake, workspaces=workspaces, helpers=helpers)

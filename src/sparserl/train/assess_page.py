@@ -92,7 +92,7 @@ def page(report: Report, today: datetime.date) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body>"
         f"<header><h1>{escape(title)}</h1>{_intro(report)}</header>\n<main>{body}</main>\n"
-        f"<footer><h2>How it was made</h2><p>Page made on {today.isoformat()} by sparserl {escape(VERSION)} from the "
+        f'<footer><h2>How it was made</h2><p>Page made on {today.isoformat()} by sparserl {escape(VERSION)} from the '
         f"records in this folder. {escape(', '.join(f'{k} {v}' for k, v in sorted(report.versions.items())))}</p>"
         f"<pre>{escape(_command(report))}</pre></footer></body></html>\n"
     )
@@ -177,7 +177,7 @@ def _verdicts(report: Report) -> str:
 def _versus(report: Report) -> str:
     """Every writer over every other, @1 and best of all, in the mode that is judged."""
     mode = REPORTED[0]
-    text = f"<p class=\"quiet\">The line's writer over the column's, {mode} mode, on the matrices of both.</p>"
+    text = f'<p class="quiet">The line\'s writer over the column\'s, {mode} mode, on the matrices of both.</p>'
     for budget, what in ((1, "@1"), (0, "best of all samples")):
         names, rows = list(report.figures), []
         for ours in names:

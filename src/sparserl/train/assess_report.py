@@ -236,7 +236,9 @@ def _figures(
     )
 
 
-def _written(held: Sequence[Sheet], records: Mapping[str, Any], texts: Mapping[str, str], problem: Problem) -> Written:
+def _written(
+    held: Sequence[Sheet], records: Mapping[str, Any], texts: Mapping[str, str], problem: Problem
+) -> Written:
     counts = Counter(program for sheet in held for program in sheet.programs)
     pairs = [pair for sheet in held for pair in zip(sheet.programs, sheet.verdicts, strict=True)]
     right = Counter(program for program, verdict in pairs if verdict is Verdict.CORRECT)

@@ -326,3 +326,5 @@ def _verdict(measured: Measured) -> Verdict:
 def _header(text: str) -> str:
     """The lines that the host reads: with another layout or launch, the same code is another program."""
     return "\n".join(row for row in text.split("\n") if row.startswith("// "))
+
+

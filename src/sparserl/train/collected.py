@@ -166,7 +166,9 @@ def _best_us(rows: Sequence[Mapping[str, Any]], mode: str) -> float | None:
     return min((float(row[f"{mode}_us"]) for row in longer or right), default=None)
 
 
-def _measurement(row: Mapping[str, Any], best: Mapping[str, float], baseline: Mapping[str, float]) -> Measurement:
+def _measurement(
+    row: Mapping[str, Any], best: Mapping[str, float], baseline: Mapping[str, float]
+) -> Measurement:
     verdict = Verdict[row["verdict"]]
     times = {mode: float(us) for mode in TIMED if (us := row[f"{mode}_us"]) is not None}
     right = times if verdict is Verdict.CORRECT else {}

@@ -33,7 +33,9 @@ class Timed:
     """(n, families) 1 where there is one"""
 
     def to(self, device: torch.device) -> Timed:
-        return replace(self, matrix=self.matrix.to(device), times=self.times.to(device), known=self.known.to(device))
+        return replace(
+            self, matrix=self.matrix.to(device), times=self.times.to(device), known=self.known.to(device)
+        )
 
     def batch(self, count: int, generator: torch.Generator) -> tuple[EncoderInput, Tensor, Tensor]:
         chosen = torch.randint(0, len(self.times), (count,), generator=generator).to(self.times.device)

@@ -140,7 +140,9 @@ class PartSum:
     """under the distribution drawn from (temperature, top-p)"""
 
     def __add__(self, other: PartSum) -> PartSum:
-        return PartSum(self.tokens + other.tokens, self.log_prob + other.log_prob, self.sampled + other.sampled)
+        return PartSum(
+            self.tokens + other.tokens, self.log_prob + other.log_prob, self.sampled + other.sampled
+        )
 
     @property
     def entropy(self) -> float:

@@ -108,7 +108,11 @@ def pipeline(draft: Draft, rng: random.Random) -> bool:
 
 def _fetch(walk: Walk, held: list[tuple[Load, str]], ahead: dict[str, str], place: str) -> list[Node]:
     index = place if place.isidentifier() else f"({place})"
-    return [Simple(f"{ahead[name]} = " + substitute(load.text, {walk.var: index})) for load, name in held]
+    return [
+        Simple(f"{ahead[name]} = " + substitute(load.text, {walk.var: index})) for load, name in held
+    ]
+
+
 
 
 def _nothing(draft: Draft, load: Load) -> str:
@@ -127,7 +131,9 @@ def _turn(draft: Draft, walk: Walk) -> str:
     return draft.fresh(walk.part, *(("k", "turn") if walk.var != "k" else ("turn",)))
 
 
-def _phases(draft: Draft, walk: Walk, size: str, start: str, rng: random.Random) -> tuple[list[Node], list[Node]]:
+def _phases(
+    draft: Draft, walk: Walk, size: str, start: str, rng: random.Random
+) -> tuple[list[Node], list[Node]]:
     """(declarations and loads, uses) of `size` entries from `start`, both predicated by the walk's bound."""
     held = hold(draft, walk)
     turn = _turn(draft, walk)

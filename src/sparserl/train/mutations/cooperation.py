@@ -28,7 +28,9 @@ def broadcast(draft: Draft, rng: random.Random) -> bool:
     own = {name: draft.fresh(walk.part, f"own_{name}") for _, name in held}
     place = f"{start} + {lane}"
     inside: list[Node] = [Simple(f"{kinds[load.ctype]} {own[name]} = 0") for load, name in held]
-    fetched: list[Node] = [Simple(f"{own[name]} = " + load.text.replace(load.index, place)) for load, name in held]
+    fetched: list[Node] = [
+        Simple(f"{own[name]} = " + load.text.replace(load.index, place)) for load, name in held
+    ]
     inside.append(guard(f"{place} < {walk.bound}", fetched))
     shuffled: list[Node] = [
         Simple(f"const {kinds[load.ctype]} {name} = __shfl_sync({group}, {own[name]}, {turn}, {width})")

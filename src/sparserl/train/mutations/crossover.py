@@ -61,7 +61,9 @@ def regions(draft: Draft) -> list[Region]:
         match = re.fullmatch(r"acc_t (\w+) = 0", node.text) if isinstance(node, Simple) else None
         if match is None:
             continue
-        uses = [i for i in range(at + 1, len(container)) if any(draft.right in names(t) for t in texts([container[i]]))]
+        uses = [
+            i for i in range(at + 1, len(container)) if any(draft.right in names(t) for t in texts([container[i]]))
+        ]
         if uses:
             region = Region(part, container, at + 1, uses[-1], match[1])
             barred = ("return", "sync", "warp_sum", "block_sum", "__shared__", "acc_t ")

@@ -123,7 +123,9 @@ def butterflies(draft: Draft, rng: random.Random) -> bool:
     """A loop of downward shuffles becomes one of exchanges: every lane ends with the sum."""
     if draft.program.layout.name.startswith("block") and draft.program.layout.get("b") not in ("2", "4", "8"):
         return False  # lanes of one row are then not a power of two apart
-    found = [node for _, _, _, node in draft.places() if isinstance(node, Simple) and _DOWN.fullmatch(node.text)]
+    found = [
+        node for _, _, _, node in draft.places() if isinstance(node, Simple) and _DOWN.fullmatch(node.text)
+    ]
     if not found:
         return False
     node = rng.choice(found)

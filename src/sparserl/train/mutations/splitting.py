@@ -62,7 +62,9 @@ def _resized(draft: Draft, kernel: Part, launch: LaunchLine, old: int, new: int)
         rest = re.sub(form, "PLACE", rest)
     if "threadIdx" in rest or _BLOCKS in rest.replace("blockIdx.x % tiles", ""):
         return False
-    grid = re.sub(r"div_up\((.+?), (\d+)\)", lambda m: f"div_up({m[1]}, {scaled(m[2])})", launch.grid, count=1)
+    grid = re.sub(
+        r"div_up\((.+?), (\d+)\)", lambda m: f"div_up({m[1]}, {scaled(m[2])})", launch.grid, count=1
+    )
     if grid == launch.grid or scaled.failed:
         return False
 
@@ -98,14 +100,9 @@ def persistent(draft: Draft, rng: random.Random) -> bool:
         return False
     kernel, launch = rng.choice(found)
     block = draft.fresh(kernel, "virtual_block", "tile_of_blocks")
-    _wrap(
-        kernel,
-        block,
-        launch.grid,
-        lambda body: Loop(
-            f"{block} < {_count(launch.grid)}", body, f"int {block} = blockIdx.x", f"{block} += gridDim.x"
-        ),
-    )
+    _wrap(kernel, block, launch.grid, lambda body: Loop(
+        f"{block} < {_count(launch.grid)}", body, f"int {block} = blockIdx.x", f"{block} += gridDim.x"
+    ))
     waves = rng.choice((1, 2, 4, 6, 8, 12, 16))
     most = "sms" if waves == 1 else f"sms * {waves}"
     draft.set_launch(launch, replace(launch, grid=f"min({launch.grid}, {most})"))
@@ -219,7 +216,11 @@ def _drop_empty(nodes: list[Node]) -> None:
 
 def reverse(draft: Draft, rng: random.Random) -> bool:
     """The blocks take the work from its end: what the hardware starts first is what was last."""
-    found = [kernel for kernel in draft.kernels if _BLOCKS in _all_text(kernel) and "gridDim" not in _all_text(kernel)]
+    found = [
+        kernel
+        for kernel in draft.kernels
+        if _BLOCKS in _all_text(kernel) and "gridDim" not in _all_text(kernel)
+    ]
     if not found or any(_BLOCKS in _all_text(part) for part in draft.parts if not part.kernel):
         return False
     kernel = rng.choice(found)

@@ -29,7 +29,9 @@ def accumulators(draft: Draft, rng: random.Random) -> bool:
     for number, name in enumerate(others, 1):
         place = f"{walk.var} + {walk.step_times(number)}"
         inside = body_with(walk.loop.body, {walk.var: local, total: name})
-        turn.append(guard(f"{place} < {walk.bound}", [Simple(f"const int {local} = {place}"), *inside]))
+        turn.append(
+            guard(f"{place} < {walk.bound}", [Simple(f"const int {local} = {place}"), *inside])
+        )
     at, pragmas = walk.take()
     loop = Loop(walk.loop.test, turn, walk.loop.init, f"{walk.var} += {walk.step_times(count)}")
     pragmas = [] if rng.random() < 0.5 else pragmas
@@ -150,4 +152,6 @@ def _lone_sum(loop: Loop) -> str | None:
 
 
 def _is_scalar(part: Part, name: str) -> bool:
-    return any(isinstance(node, Simple) and re.match(rf"acc_t {name} = ", node.text) for _, _, node in every(part.body))
+    return any(
+        isinstance(node, Simple) and re.match(rf"acc_t {name} = ", node.text) for _, _, node in every(part.body)
+    )

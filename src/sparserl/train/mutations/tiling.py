@@ -29,12 +29,10 @@ def tile_order(draft: Draft, rng: random.Random) -> bool:
             continue
         rewrite(
             kernel.body,
-            lambda piece, name=groups: (
-                piece.replace("blockIdx.x / tiles", "(blockIdx.x \0 groups)")  # type: ignore[misc]
-                .replace("blockIdx.x % tiles", "blockIdx.x / groups")
-                .replace("(blockIdx.x \0 groups)", "blockIdx.x % groups")
-                .replace("groups", name)
-            ),
+            lambda piece, name=groups: piece.replace("blockIdx.x / tiles", "(blockIdx.x \0 groups)")  # type: ignore[misc]
+            .replace("blockIdx.x % tiles", "blockIdx.x / groups")
+            .replace("(blockIdx.x \0 groups)", "blockIdx.x % groups")
+            .replace("groups", name),
         )
         kernel.body[at] = Simple(f"const int {groups} = {match[1]}")
         return True
@@ -80,3 +78,4 @@ def _unloop(nodes: list[Node], count: str) -> None:
         for body in inner(node):
             _unloop(body, count)
         at += 1
+

@@ -108,3 +108,5 @@ def _resize(nodes: list[Node], old: str, new: str) -> None:
             node.text = re.sub(rf"^((?:index_t|value_t|acc_t|pack<.*>) \w+)\[{old}\]$", rf"\1[{new}]", node.text)
         elif isinstance(node, Loop) and (head := counted(node)) is not None and head[1] == old:
             node.test = f"{head[0]} < {new}"
+
+
