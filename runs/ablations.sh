@@ -5,7 +5,8 @@
 # --weights  the fine-tuned policy that every arm but two begins with
 # --blind    one that was fine-tuned without an encoder (`runs/one_gpu.sh --study` makes OUT/sft-blind); without it, the
 #            arm 'blind' begins with --weights and is shown the same entries for every matrix
-# --scratch  one that was fine-tuned without pretraining (OUT/worth/1-0-without); without it, there is no arm 'scratch'
+# --scratch  one that was fine-tuned without pretraining: `train worth` makes OUT/worth/1-0-without, and 1-0-with beside it
+#            as the --weights to compare with; without it, there is no arm 'scratch'
 # --seeds    one run each
 # --results  the table and the curves [OUT/results]
 # ARM        base (GRPO, best of k, hierarchical reward, one turn), ppo, mean, blind, speed, correct, scratch, turns

@@ -32,7 +32,7 @@ python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 collection=${collection:-$out/collection}
 tokens=$out/tokens.npz samples=$out/samples.npz
-gently=(--learning-rate 2e-4 --epochs 4)
+gently=(--learning-rate 2e-4 --epochs 3)
 how=(--target h200 --budget "$budget" --resume)
 fine=(--collection "$collection" --samples "$samples" "${matrices[@]}" "${how[@]}")
 real=() && ((${#matrices[@]})) && real=(--real "${matrices[1]}")

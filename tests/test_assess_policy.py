@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -14,7 +15,7 @@ from sparserl.evaluation import Case
 from sparserl.layouts import admits, parse_line
 from sparserl.policy.checkpoint import save_policy
 from sparserl.policy.model import make_policy
-from sparserl.policy.writer import stored_settings
+from sparserl.policy.writer import Writer, stored_settings
 from sparserl.records import Problem
 from sparserl.store import read_jsonl
 from sparserl.train import commands_eval
@@ -55,6 +56,22 @@ def test_a_policy_is_sampled_as_it_was_stored(folder: Path) -> None:
     assert all(sum(part.tokens for part in s.parts.values()) <= 48 for samples in found for s in samples)
     assert found == write(folder)
     assert found != write(folder, seed=1)
+
+
+def test_a_policy_may_be_told_that_chains_are_timed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+
+    def heard(self: Writer, *given: Any, mode: str, **named: Any) -> list[list[Any]]:
+        told.append(mode)
+        return [[] for _ in given[0]]
+
+    monkeypatch.setattr(Writer, "write", heard)
+    names = []
+    for mode in ("solver", "chain"):
+        writer = PolicyWriter(folder, PROBLEM, Drawing(mode=mode), "tiny")  # type: ignore[arg-type]
+        writer.write([Loaded(CASES[0], None)])
+        names.append(writer.name)
+    assert told == ["solver", "chain"] and names == ["tiny", "tiny@chain"]
 
 
 def test_unknown_sampling_notes_are_refused(tmp_path: Path) -> None:

@@ -364,3 +364,13 @@ def test_the_markdown_table_goes_between_the_markers_of_a_file(tmp_path: Path) -
     readme.write_text("no markers")
     with pytest.raises(StoreError, match="figures: begin"):
         digest.write_into(readme, "x")
+
+
+def test_brief_timings_are_put_away_with_four_digits_and_races_with_all(tmp_path: Path) -> None:
+    times = {"solver_us": 53.5564321, "chain_us": None, "registers": 30, "name": "1.23456"}
+    for name, key in (("explored", {"settings": {"share": 0.123456}}), ("raced", {})):
+        append_jsonl(tmp_path / f"{name}.jsonl", {"matrix": "a", "problem": "p", **key, **times})
+    archive.pack(tmp_path)
+    (brief,), (raced,) = (archive.read(tmp_path, name) for name in ("explored", "raced"))
+    assert {**times, "solver_us": 53.56}.items() <= brief.items() and times.items() <= raced.items()
+    assert brief["settings"] == {"share": 0.123456}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -39,6 +40,7 @@ from sparserl.train.batches import (
 )
 from sparserl.train.cases import range_up_to, training_cases
 from sparserl.train.chosen import ChoiceRules, Chosen, choose, fraction_of, shares, weighted, with_bodies
+from sparserl.train.encode import save_encoder
 from sparserl.train.loop import Finished, LoopConfig, Start, Step, compile_layers, open_run, rate, run
 from sparserl.train.samples import samples_of
 from sparserl.train.withheld import withheld_recipe
@@ -495,6 +497,26 @@ def test_the_loss_counts_program_tokens_alone_and_the_encoder_learns(
     assert float(loss) == pytest.approx(-float(log_probs.sum()) / (len(ids) - 1), rel=1e-5)
 
 
+def test_a_checkpoint_of_other_parameters_is_refused_and_a_finished_run_is_left_alone(
+    tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
+) -> None:
+    def older(folder: Path) -> None:
+        state = torch.load(folder / "resume.pt", weights_only=True)
+        state["optimiser"]["param_groups"][0]["params"].pop()
+        torch.save(state, folder / "resume.pt")
+
+    shutil.copytree(tuned[0], tmp_path / "finished")
+    older(tmp_path / "finished")
+    places = sft.Places(tmp_path / "finished", collection, samples=samples, resume=True)
+    assert sft.sft(SFT, places).complete
+    half = replace(places, out=tmp_path / "half")
+    with pytest.raises(KeyboardInterrupt):
+        sft.sft(replace(SFT, loop=replace(SFT.loop, save_every_s=0.0)), half, stopped_after(5))
+    older(tmp_path / "half")
+    with pytest.raises(SparseRLError, match="other parameters"):
+        sft.sft(SFT, half)
+
+
 @pytest.mark.parametrize("reads", ["blind", "features", "learnt"])
 def test_control_encoders_are_trained_on_the_same_data(
     reads: Any, tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
@@ -513,12 +535,13 @@ def test_what_pretraining_is_worth_is_told_run_by_run_and_no_run_is_done_twice(
     tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
 ) -> None:
     config = worth.WorthConfig((0.2, 1.0), (0,), replace(SFT, least_steps=2))
-    places = sft.Places(tmp_path, collection, weights=tuned[0], samples=samples)
+    save_encoder(load_policy(tuned[0] / "policy").encoder, tmp_path / "encoder")
+    places = sft.Places(tmp_path / "o", collection, tuned[0], tmp_path / "encoder", samples)
     first = list(worth.worth(config, places, share=(0, 2)))  # those with pretraining
     assert len(first) == 2 and all("with pretraining" in line for line in first)
     assert list(worth.worth(config, places, budget_s=1e-9)) == [TIME_IS_UP]
     assert len(list(worth.worth(config, places))) == 2 and not list(worth.worth(config, places))
-    records = read_jsonl(tmp_path / "worth.jsonl")
+    records = read_jsonl(tmp_path / "o" / "worth.jsonl")
     by = {(each["fraction"], each["pretrained"]): each for each in records}
     assert len(by) == 4 and by[0.2, True]["pairs"] == by[0.2, False]["pairs"] < by[1.0, True]["pairs"]
     for fraction in config.fractions:
@@ -527,6 +550,13 @@ def test_what_pretraining_is_worth_is_told_run_by_run_and_no_run_is_done_twice(
         assert f"{worse['dev_loss'] - better['dev_loss']:6.4f}" in worth.table(records)
     with pytest.raises(SparseRLError, match="pretrained weights"):
         list(worth.worth(config, replace(places, weights=None)))
+    with pytest.raises(SparseRLError, match="another 'epochs'"):
+        list(worth.worth(replace(config, sft=replace(config.sft, epochs=2)), places))
+    with pytest.raises(SparseRLError, match="size 'nano'"):
+        list(worth.worth(replace(config, sft=replace(config.sft, size="nano")), replace(places, out=tmp_path / "p")))
+    with pytest.raises(SparseRLError, match="kept from training"):
+        none = replace(config, sft=replace(config.sft, rules=replace(RULES, dev_share=0.0)))
+        list(worth.worth(none, replace(places, out=tmp_path / "q")))
     with pytest.raises(SparseRLError, match="fractions"):
         worth.WorthConfig((0.0,))
 
@@ -572,6 +602,8 @@ def test_a_pair_counts_what_was_decided_and_not_what_follows_from_it() -> None:
     assert rank.decided(*header[::-1], 16) == (slice(2, 4), slice(2, 5))
     body = [np.array([1, 9, code, 50, 51, 52, 53, 54]), np.array([1, 9, code, 50, 61, 62, 63])]
     assert rank.decided(*body, 2) == (slice(4, 6), slice(4, 6))
+    shorter = [np.array([1, 9, code, 50, 51]), np.array([1, 9, 30, code, 50, 51])]
+    assert rank.decided(*shorter, 2) == (slice(2, 3), slice(2, 4)), "to end a header is a decision too"
     longer = [np.array([1, 9, code, 50]), np.array([1, 9, code, 50, 51])]
     assert rank.decided(*longer, 2) == (slice(4, 6), slice(4, 6)), "the one that ends has nothing more to count"
 
@@ -602,6 +634,44 @@ def test_ranking_leaves_the_bodies_of_losers_alone(
         counted = rank.decided(ids[pair.winner], ids[pair.loser], config.decision)[1]
         moved = np.flatnonzero(log_probs[0].grad[row].numpy()) + 1
         assert len(moved) and counted.start <= moved.min() and moved.max() < counted.stop
+
+
+def test_a_winner_that_becomes_less_probable_costs_and_one_that_gains_does_not(
+    tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
+) -> None:
+    found = collected.load(collection)
+    config = rank.RankConfig(0.5, gap=0.02, batch_pairs=4, pairs=4, longest=1024, target="sim", rules=RULES, loop=QUICK)
+    pairs = [pair for case in found.cases[:2] for pair in rank.pairs_of(case, found, config)]
+    ids = sft.encode_programs({name: each.text for name, each in found.texts.items()}, 1024)
+    task = rank.Ranking(config, load_policy(tuned[0] / "policy"), (pairs, []), ids, samples_of(found.cases, samples))
+    task.refer(tmp_path / "reference.npz", "key")
+    same = task.loss(0)
+    assert float(same.parts["lost"].detach()) == 0 and float(same.loss.detach()) == pytest.approx(np.log(2), abs=1e-4)
+    known = task.reference
+    for nats, cost in ((3.0, 3.0 - config.slack), (-3.0, 0.0)):  # the reference thought more of it, or less
+        task.reference = {pair: (won, lost, whole + nats) for pair, (won, lost, whole) in known.items()}
+        now = task.loss(0)
+        assert float(now.parts["lost"]) == pytest.approx(cost, abs=1e-3)
+        assert float(now.loss - same.loss) == pytest.approx(config.anchor * config.beta * cost, abs=1e-3)
+    again = rank.Ranking(config, make_policy("tiny", 5), (pairs, []), ids, samples_of(found.cases, samples))
+    again.refer(tmp_path / "reference.npz", "key")
+    assert again.reference == known, "read, not computed"
+    again.refer(tmp_path / "reference.npz", "another key")
+    assert again.reference != known
+
+
+def test_pairs_are_shared_out_between_modes_and_never_more_than_asked(
+    tmp_path: Path, short_recipes: list[Recipe]
+) -> None:
+    write_collection(tmp_path, short_recipes, cases=2)
+    lines = read_jsonl(tmp_path / "measured.jsonl")
+    (tmp_path / "measured.jsonl").unlink()
+    append_jsonl(tmp_path / "measured.jsonl", *({**line, "chain_us": line["solver_us"]} for line in lines))
+    found = collected.load(tmp_path)
+    for most, chained in ((16, 4), (5, 1), (1, 0)):
+        config = rank.RankConfig(gap=0.001, pairs=most, rules=replace(RULES, chain=0.3))
+        pairs = rank.pairs_of(found.cases[0], found, config)
+        assert len(pairs) == most and sum(pair.mode == "chain" for pair in pairs) == chained
 
 
 def test_pairs_differ_by_more_than_the_gap_or_have_a_loser_that_failed(collection: Path) -> None:

@@ -1,7 +1,8 @@
 """Records on disk: `NAME.jsonl` while they are being written, `NAME.jsonl.zst` once they are put away.
 
 `read` takes either, or both: what was put away comes first, what was measured since follows, and of two records of the
-same thing the later one counts. `pack` puts away, brief timings with the digits that they are worth.
+same thing the later one counts. `pack` puts away, searches and
+collections with the digits that they are worth.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ COLLECTED = ("measured", "programs", "cases")
 """a collection's; an evaluation has other records under two of these names, and no cases"""
 LEVEL = 19
 DIGITS = {"explored": 4, "measured": 4}
-"""significant ones of the numbers of brief timings, which are known to a percent; all other records keep theirs"""
+"""significant ones of the numbers of searches and collections, which are known to a percent; others keep theirs"""
 
 
 def sha(text: str) -> str:

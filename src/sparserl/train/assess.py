@@ -5,8 +5,9 @@
 Two steps, each going on where it stopped. `write` asks every writer (a policy or a control) for its samples and appends
 `written-NAME.jsonl` and `programs.jsonl`. `measure` takes matrix after matrix: the texts of all writers that were not
 measured there are judged once each (verified, timed briefly in solver and chain mode), then the fastest few of each
-writer are raced beside the baselines in the same process. One line a matrix goes to `measured.jsonl`. A writer that is
-added later costs only its new texts; its speeds are over the baselines of its own session.
+writer, but of what was written under withheld headers, are raced beside the baselines in the same process. One line a
+matrix goes to `measured.jsonl`. A writer that is added later costs only its new texts; its speeds are over the
+baselines of its own session.
 
 The report (`assess_report`, `assess_page`) needs the records alone. Not covered: who writes (`assess_writers`).
 """
@@ -40,7 +41,7 @@ log = logging.getLogger(__name__)
 
 ABOUT, PROGRAMS, MEASURED = "about.json", "programs.jsonl", "measured.jsonl"
 WRITTEN = "written-{}.jsonl"
-PROMPTED, MASKED = "@withheld", "+mask"
+PROMPTED, MASKED, CHAINED = "@withheld", "+mask", "@chain"
 """what stands behind the name of a policy that is prompted with withheld headers, or masked"""
 MOST_FAULTS = 3
 """cases in a row that the machine may fail on before the run is given up"""

@@ -7,7 +7,7 @@ program use the masked samples of both where they were drawn: the mask takes fro
 from __future__ import annotations
 
 from sparserl.bench.bars import Bar
-from sparserl.train.assess import MASKED, PROMPTED
+from sparserl.train.assess import CHAINED, MASKED, PROMPTED
 from sparserl.train.assess_report import Figures, Report
 from sparserl.train.rules import Interval
 
@@ -21,7 +21,7 @@ def policies(report: Report) -> list[str]:
     return [
         name
         for name, each in report.figures.items()
-        if each.written.parts and not name.endswith((PROMPTED, MASKED)) and not name.startswith(BLIND)
+        if each.written.parts and not name.endswith((PROMPTED, MASKED, CHAINED)) and not name.startswith(BLIND)
     ]
 
 

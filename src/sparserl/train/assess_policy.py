@@ -4,6 +4,7 @@
 its config, under 'sampling'); a policy that stores none is sampled at temperature 1. `prompted=True` gives it headers
 of withheld feature combinations that the matrix admits, several samples each, and it writes the body. `masked=True`
 allows only layout lines that the matrix admits: for the comparison with a blind policy, never for the headline figures.
+A policy is told that `solver` is timed, unless `mode` says otherwise; its programs are timed in both.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from sparserl.policy.tokenizer import Tokenizer
 from sparserl.policy.writer import Writer
 from sparserl.program import parse
 from sparserl.recipes import Recipe, admissible, summarise
-from sparserl.records import LayoutLine, Problem
-from sparserl.train.assess import MASKED, PROMPTED, Loaded, Sample
+from sparserl.records import LayoutLine, Mode, Problem
+from sparserl.train.assess import CHAINED, MASKED, PROMPTED, Loaded, Sample
 from sparserl.train.controls import SMS
 from sparserl.train.rules import SAMPLES, Line, by_part
 from sparserl.train.withheld import combination, withheld_recipe
@@ -44,6 +45,8 @@ class Drawing:
     headers: int = 4
     """withheld headers a matrix; the samples are shared out among them"""
     masked: bool = False
+    mode: Mode = "solver"
+    """what the policy is told that is timed"""
     temperature: float | None = None
     """in place of the stored one; for choosing on the dev split"""
 
@@ -53,7 +56,8 @@ class PolicyWriter:
 
     def __init__(self, folder: Path, problem: Problem, drawing: Drawing, name: str) -> None:
         self.problem, self.drawing = problem, drawing
-        self.name = name + (PROMPTED if drawing.prompted else "") + (MASKED if drawing.masked else "")
+        chained = CHAINED if drawing.mode == "chain" else ""
+        self.name = name + chained + (PROMPTED if drawing.prompted else "") + (MASKED if drawing.masked else "")
         self.batch = 32
         self.writer = Writer(folder, drawing.device)
         self.settings, self.tokenizer = self.writer.settings, self.writer.tokenizer
@@ -92,7 +96,7 @@ class PolicyWriter:
             masks = [each[row] for row in rows]
         return self.writer.write(
             [matrices[row].pattern for row in rows], self.problem, count, machine=self.drawing.machine,
-            settings=replace(self.settings, seed=seed), forced=forced, mask=masks,
+            mode=self.drawing.mode, settings=replace(self.settings, seed=seed), forced=forced, mask=masks,
         )  # fmt: skip
 
     def _sample(self, written: Written) -> Sample:

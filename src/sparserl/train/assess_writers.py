@@ -15,7 +15,7 @@ from pathlib import Path
 from sparserl.bench.reference import problem_name
 from sparserl.errors import SparseRLError
 from sparserl.evaluation import Case
-from sparserl.records import Problem
+from sparserl.records import Mode, Problem
 from sparserl.train import controls
 from sparserl.train.assess import Loaded, Run, Sample, Writer
 from sparserl.train.controls import Choices, Chooser, choices_file, filled, load_choices
@@ -37,6 +37,8 @@ class Sources:
     """also prompt policies with withheld headers"""
     masked: bool = False
     """also sample policies with the admissibility mask"""
+    chained: bool = False
+    """also sample policies that are told that products stand behind one another"""
     temperature: float | None = None
 
 
@@ -138,9 +140,14 @@ def _policy_writers(run: Run, folder: Path, name: str, sources: Sources) -> list
     from sparserl.train.assess_policy import Drawing, PolicyWriter
 
     place, machine = ("cuda", "h200") if sources.device == "cuda" else ("cpu", "sim")
-    kinds = [(False, False)] + [(True, False)] * sources.prompted + [(False, True)] * sources.masked
+    asked: list[tuple[bool, tuple[bool, bool, Mode]]] = [
+        (True, (False, False, "solver")),
+        (sources.prompted, (True, False, "solver")),
+        (sources.masked, (False, True, "solver")),
+        (sources.chained, (False, False, "chain")),
+    ]
     made: list[Writer] = []
-    for prompted, masked in kinds:
+    for prompted, masked, mode in (kind for wanted, kind in asked if wanted):
         drawing = Drawing(
             samples=run.config.samples,
             seed=run.config.seed,
@@ -148,6 +155,7 @@ def _policy_writers(run: Run, folder: Path, name: str, sources: Sources) -> list
             machine=machine,
             prompted=prompted,
             masked=masked,
+            mode=mode,
             temperature=sources.temperature,
         )
         made.append(PolicyWriter(folder, run.config.problem, drawing, name))

@@ -1,6 +1,6 @@
 """Which measured programs fine-tuning learns from, and how much each counts.
 
-Of every matrix and problem the right programs that come within a few `tau` of the fastest, at most eight, those of
+Of every matrix, problem and mode the right programs within a few `tau` of the fastest, at most eight, those of
 equal header and machine code merged into one, none with a withheld combination of features. A program counts
 
     exp(log speed / tau), normalised over its matrix and problem,
@@ -48,7 +48,7 @@ class ChoiceRules:
     reach: float = 4.0
     """programs further behind the fastest than so many tau are left out"""
     most: int = 8
-    """programs a matrix and problem"""
+    """programs a matrix, problem and mode"""
     variant_share: float = 0.4
     """of the programs, at least, and of the draws"""
     mode: Mode = "solver"
@@ -247,7 +247,8 @@ def with_bodies(
         structure = structures[case.name]
         for each in () if is_dev(case, rules) else case.correct:
             if each.program not in taken and not withheld_text(collection.texts[each.program].text):
-                one = Chosen(case.name, case.problem, structure, each.program, each.origin == "variant", 0.0, body=True)
+                one = Chosen(case.name, case.problem, structure, each.program, each.origin == "variant", 0.0, body=True,
+                             mode=rules.mode)  # fmt: skip
                 found.setdefault(each.program, []).append(one)
     drawn = {program: _drawn(f"{seed} {program}") for program in found}
     kept = [ones[drawn[program] % len(ones)] for program, ones in sorted(found.items())

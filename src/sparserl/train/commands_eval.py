@@ -42,6 +42,7 @@ def evaluate(
     columns: Annotated[int, typer.Option(help="columns of B, for spmm")] = 1,
     withheld: Annotated[bool, typer.Option(help="also prompt policies with withheld headers")] = False,
     mask: Annotated[bool, typer.Option(help="also sample policies with the admissibility mask")] = False,
+    chain: Annotated[bool, typer.Option(help="also tell policies that products stand behind one another")] = False,
     temperature: Annotated[
         float | None, typer.Option(help="in place of the one stored with the policy; on the dev split only")
     ] = None,
@@ -74,7 +75,7 @@ def evaluate(
     problem: Problem = make_problem(op, dtype, columns)
     config = AssessConfig(split, problem, samples=samples, seed=seed, most_nonzeros=most_nonzeros)
     run = Run(out, config, matrices)
-    sources = Sources(collection, reference, device, withheld, mask, temperature)
+    sources = Sources(collection, reference, device, withheld, mask, chain, temperature)
     cases = run.kept(splits.cases(split))  # type: ignore[arg-type]  # checked above
     which, shares = share_of(share)
     if shares > 1 and (choose_only or report_only):

@@ -1,4 +1,4 @@
-"""`sparserl train pretrain`, `sft`, `turns`, `rank` and `ship`: the commands, their progress and what they print.
+"""`sparserl train pretrain`, `sft`, `worth`, `turns`, `rank`, `ship`: the commands, their progress and what they print.
 
 A run that stopped because its `--budget` was spent ends with exit code 75 (try again): call it again with `--resume`.
 """
@@ -125,7 +125,7 @@ def worth(
     out: Out,
     collection: FromCollection,
     weights: Annotated[Path, typer.Option(help="Folder of the pretraining run.")],
-    encoder: Annotated[Path | None, typer.Option(help="Pretrained encoder, for all runs [a fresh one].")] = None,
+    encoder: Annotated[Path, typer.Option(help="Pretrained encoder, for all runs.")],
     samples: Samples = None,
     matrices: Matrices = None,
     target: Target = "h200",
@@ -151,10 +151,11 @@ def worth(
     base = replace(base, loop=_loop(base.loop, None, None, (0.0, device, compile, 0)))
     config = WorthConfig(tuple(fraction or WorthConfig.fractions), tuple(range(seeds)), base)
     places = Places(out, collection, weights, encoder, samples or out / "samples.npz", matrices)
-    for line in run(config, places, share=share_of(share), budget_s=budget):
-        typer.echo(line)
-        if line == TIME_IS_UP:
-            raise typer.Exit(TRY_AGAIN)
+    with progress("worth") as watch:
+        for line in run(config, places, share=share_of(share), budget_s=budget, watch=watch):
+            typer.echo(line)
+            if line == TIME_IS_UP:
+                raise typer.Exit(TRY_AGAIN)
     typer.echo(table(read_jsonl(out / RECORDS)))
 
 

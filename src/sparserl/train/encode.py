@@ -282,7 +282,13 @@ def _resume(out: Path, fitting: Fitting, optimizer: torch.optim.Optimizer) -> in
     state: dict[str, Any] = torch.load(path, map_location=fitting.pool.device, weights_only=True)
     fitting.encoder.load_state_dict(state["encoder"])
     fitting.heads.load_state_dict(state["heads"])
-    optimizer.load_state_dict(state["optimizer"])
+    try:
+        optimizer.load_state_dict(state["optimizer"])
+    except ValueError as error:
+        raise StoreError(
+            f"{path} is of a version with other parameters ({error}): remove it, and the run begins again; its "
+            "examples are kept."
+        ) from error
     log.info("Going on from step %d of %s.", state["step"], path)
     return int(state["step"])
 

@@ -252,7 +252,14 @@ def _restore(folder: Path, task: Task, optimiser: torch.optim.Optimizer) -> tupl
     device = next(task.policy.parameters()).device
     state = torch.load(folder / RESUME, map_location=device, weights_only=True)
     task.policy.load_state_dict(state["weights"])
-    optimiser.load_state_dict(state["optimiser"])
+    if state["step"] < task.steps:
+        try:
+            optimiser.load_state_dict(state["optimiser"])
+        except ValueError as error:
+            raise StoreError(
+                f"The checkpoint in {folder} is of a version with other parameters ({error}): go on from its weights, "
+                f"in another --out folder, with --weights {folder}."
+            ) from error
     for name in (LOSSES, CHECKS):  # lines of steps that will be done again
         kept = [line for line in read_jsonl(folder / name) if line["step"] <= state["step"]]
         write_atomic(folder / name, b"")

@@ -7,12 +7,12 @@ by more than the noise, or, for some pairs, one that failed there or would (`mis
 preference optimisation, with the fine-tuned weights as the reference, and an anchor:
 
     -log sigmoid(beta * ((log q(w) - log q_ref(w)) - (log q(l) - log q_ref(l))))
-        + anchor * beta * max(0, log p_ref(w) - log p(w))
+        + anchor * beta * max(0, log p_ref(w) - log p(w) - slack)
 
 q is the probability of what was decided, from where the two texts part: of the rest of the header, or, under one
 header, of the next few tokens. The body that follows from a header is left alone: making a loser's body less probable
-under its own header unlearns how to write it (with whole texts, a third of the programs that had compiled no longer
-did). p is the probability of the whole winner: losing a nat of it costs more than a nat of the margin can earn.
+under its own header unlearns how to write it (with whole texts, a third of the samples that had been right no longer
+were). p is the probability of the whole winner: losing a nat of it costs more than a nat of the margin can earn.
 
 The reference's log-probabilities are computed once and kept in OUT/reference.npz. The share of dev pairs in which the
 winner is the more probable one is written down before and after (checks.jsonl: step 0 and the last).
@@ -74,6 +74,8 @@ class RankConfig:
     beta: float = 0.1
     anchor: float = 2.0
     """what a nat that the winner loses costs, in nats of the margin"""
+    slack: float = 0.5
+    """nats of the whole winner that may be lost free: rounding alone moves it by some"""
     decision: int = 16
     """tokens that count from where two bodies part"""
     gap: float = 0.06
@@ -115,12 +117,14 @@ def pairs_of(
     case: CollectedCase, collection: Collection, config: RankConfig, misfits: Sequence[str] = ()
 ) -> list[Pair]:
     """A fixed random choice of a case's pairs, by every mode that fine-tuning asks for."""
+    rules = config.rules
+    others = {mode: int(share * config.pairs) for mode, share in rules.modes.items() if mode != rules.mode}
+    counts = {rules.mode: config.pairs - sum(others.values()), **others}
     return [
         pair
-        for mode, share in config.rules.modes.items()
-        for pair in _of_mode(
-            case, collection, replace(config, pairs=max(1, round(share * config.pairs))), misfits, mode
-        )
+        for mode, count in counts.items()
+        if count
+        for pair in _of_mode(case, collection, replace(config, pairs=count), misfits, mode)
     ]
 
 
@@ -138,7 +142,7 @@ def _of_mode(
     broken = [(w.program, program) for _, w in winners for program in failed]
     seed = hashlib.sha256(f"{config.loop.seed} {case.name} {case.problem} {mode}".encode()).digest()
     rng = np.random.default_rng(list(seed))
-    few = min(len(broken), int(config.failed_share * config.pairs))
+    few = min(len(broken), round(config.failed_share * config.pairs))
     drawn = [broken[i] for i in rng.permutation(len(broken))[:few]]
     drawn += [slower[i] for i in rng.permutation(len(slower))[: config.pairs - few]]
     return [Pair(case.name, case.problem, winner, loser, mode) for winner, loser in drawn]
@@ -150,7 +154,7 @@ def decided(one: Array, other: Array, count: int) -> tuple[slice, slice]:
     differ = np.flatnonzero(one[:shorter] != other[:shorter])
     first = int(differ[0]) if len(differ) else shorter
     ends = [int(np.flatnonzero(ids == Tokenizer.code)[0]) for ids in (one, other)]
-    if first < min(ends):  # the headers part; what ends the one is a decision too
+    if first <= min(ends):  # the headers part; what ends the one is a decision too
         return slice(first, ends[0] + 1), slice(first, ends[1] + 1)
     return slice(first, first + count), slice(first, first + count)
 
@@ -218,12 +222,12 @@ class Ranking:
         (now, tokens), before = self._both(pairs), self._reference(pairs)
         preferred = preference(now[:, 0] - now[:, 1], before[:, 0] - before[:, 1], config.beta).mean()
         kept = now[:, 2] - before[:, 2]
-        lost = torch.relu(-kept).mean()
+        lost = torch.relu(-kept - config.slack).mean()
         parts = {"preference": preferred, "lost": lost, "kept": kept.mean()}
         return Step(preferred + config.anchor * config.beta * lost, tokens, parts)
 
     def check(self) -> dict[str, float]:
-        """On dev pairs: how often the winner is the more probable one, and how often more so than in the reference."""
+        """On dev pairs, by what was decided: how often the winner is the more probable one, and more so than before."""
         right = moved = 0
         loss = kept = 0.0
         for at in range(0, len(self.dev), 16):

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 from sparserl.errors import SparseRLError
 from sparserl.matrix import Array
 from sparserl.policy.encoder import EncoderInput, FromFeatures, MatrixEncoder, collate
-from sparserl.policy.model import Policy, Size, make_policy, size_named
+from sparserl.policy.model import SIZES, Policy, Size, make_policy
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Mode
 from sparserl.store import write_json
@@ -71,7 +71,7 @@ class SFTConfig:
     target: str = "h200"
     """the machine that the collection was measured on, as the policy is told it"""
     epochs: int = 6
-    """an epoch has as many draws as there are programs whose header is learnt, and those of bodies beside them"""
+    """an epoch has as many draws as there are programs for the usual mode, and those for chains and of bodies beside"""
     least_steps: int = 200
     """more epochs are done where the data is so little that there would be fewer steps"""
     batch_tokens: int = 32768
@@ -84,7 +84,8 @@ class SFTConfig:
     loop: LoopConfig = field(default_factory=lambda: LoopConfig(learning_rate=6e-4, weight_decay=0.05))
 
     def __post_init__(self) -> None:
-        size_named(self.size)
+        if self.size not in SIZES:
+            raise SparseRLError(f"The 'size' of a policy must be one of {', '.join(sorted(SIZES))}. Got {self.size!r}.")
         if self.reads not in READS:
             raise SparseRLError(f"The 'reads' of fine-tuning must be one of {', '.join(READS)}. Got {self.reads!r}.")
         if self.epochs < 1 or self.batch_tokens < self.longest:
@@ -251,7 +252,7 @@ class FineTuning:
         self._prompts = Prompts(asked((*self._train, *self._dev)), samples, config.target, self.device)
         weights = np.array([each.weight for each in self._train])
         lengths = np.array([len(self._ids[each.program]) for each in self._train])
-        whole = [each.weight for each in self._train if not each.body]
+        whole = [each.weight for each in self._train if not each.body and each.mode == config.rules.mode]
         self._batches = all_batches(weights, lengths, config, round(len(whole) * weights.sum() / sum(whole)))
         self.steps = len(self._batches)
         compile_layers(self.policy, config.loop)

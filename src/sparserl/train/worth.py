@@ -12,17 +12,21 @@ Not covered: whether what is written is right and fast (`sparserl eval` on the p
 
 from __future__ import annotations
 
+import hashlib
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from sparserl.errors import SparseRLError
+from sparserl.policy.checkpoint import read_config
+from sparserl.policy.model import SIZES
 from sparserl.shares import TIME_IS_UP
 from sparserl.store import append_jsonl, read_json, read_jsonl
-from sparserl.train.loop import Watch
+from sparserl.train.chosen import is_dev
+from sparserl.train.loop import POLICY, Watch, open_run
 from sparserl.train.sft import Known, Places, SFTConfig, known_of, sft
 
 RECORDS = "worth.jsonl"
@@ -50,8 +54,9 @@ def worth(
 
     share: every n-th run from the i-th on, for n processes. budget_s: no run begins later; 0: no limit.
     """
-    if places.weights is None:
-        raise SparseRLError("The study needs pretrained weights to compare with: give --weights DIR.")
+    if places.weights is None or places.encoder is None:
+        raise SparseRLError("The study needs pretrained weights and an encoder: give --weights DIR and --encoder DIR.")
+    _same(config.sft, places)
     began, known = time.monotonic(), None
     runs = [(f, seed, told) for f in config.fractions for seed in config.seeds for told in (True, False)]
     for fraction, seed, pretrained in runs[share[0] :: share[1]]:
@@ -60,7 +65,7 @@ def worth(
         if budget_s and time.monotonic() - began > budget_s:
             yield TIME_IS_UP
             return
-        known = known or known_of(places)
+        known = known or _with_dev(known_of(places), config.sft)
         record = _one(config.sft, places, known, (fraction, seed, pretrained), watch)
         append_jsonl(places.out / RECORDS, record)
         yield said(record)
@@ -74,9 +79,27 @@ def _one(
     mine = replace(places, out=folder, weights=places.weights if pretrained else None, resume=True)
     config = replace(config, fraction=fraction, loop=replace(config.loop, seed=seed))
     found = sft(config, mine, watch, known)
-    pairs = read_json(folder / "data.json")["train"]["programs"]
-    about = {"fraction": fraction, "seed": seed, "pretrained": pretrained, "pairs": int(pairs), "steps": found.steps}
+    data = read_json(folder / "data.json")["train"]
+    pairs = int(data["programs"] - data["bodies"])
+    about = {"fraction": fraction, "seed": seed, "pretrained": pretrained, "pairs": pairs, "steps": found.steps}
     return about | {"seconds": round(found.seconds, 1)} | {name: round(found.checks[name], 6) for name in NATS}
+
+
+def _same(config: SFTConfig, places: Places) -> None:
+    """Refuse a folder that is about something else, and weights of another size than runs without them would have."""
+    assert places.weights is not None
+    folder = places.weights / POLICY if (places.weights / POLICY).is_dir() else places.weights
+    if read_config(folder)["size"]["language"] != SIZES[config.size].language.as_dict():
+        raise SparseRLError(f"The weights in {folder} are not of the size '{config.size}': give theirs as --size.")
+    weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    about = {"sft": asdict(config), "weights": weights, "encoder": places.encoder, "collection": places.collection}
+    open_run(places.out, "worth", about, resume=True)
+
+
+def _with_dev(known: Known, config: SFTConfig) -> Known:
+    if not any(is_dev(case, config.rules) for case in known.collection.cases):
+        raise SparseRLError("The collection has no matrices that are kept from training: collect more of them.")
+    return known
 
 
 def _done(out: Path) -> set[tuple[float, int, bool]]:
@@ -87,7 +110,7 @@ def said(record: dict[str, Any]) -> str:
     """One run as a line."""
     nats = ", ".join(f"{name.removeprefix('dev_').replace('_', ' ')} {record[name]:.4f}" for name in NATS)
     how = "with" if record["pretrained"] else "without"
-    return f"{record['fraction']:.0%} of the pairs, seed {record['seed']}, {how} pretraining: {nats} nats a token"
+    return f"{100 * record['fraction']:g} % of the pairs, seed {record['seed']}, {how} pretraining: {nats} nats a token"
 
 
 def table(records: Sequence[dict[str, Any]]) -> str:
@@ -104,5 +127,5 @@ def table(records: Sequence[dict[str, Any]]) -> str:
         saved = [losses[False] - losses[True] for losses in both]
         means = [mean(losses[told] for losses in both) for told in (True, False)]
         spread = f"{stdev(saved):.4f} ({len(saved)})" if len(saved) > 1 else "one seed"
-        lines.append(f"{fraction:6.0%}  {means[0]:7.4f}  {means[1]:8.4f}  {mean(saved):6.4f}   {spread}")
+        lines.append(f"{100 * fraction:4g} %  {means[0]:7.4f}  {means[1]:8.4f}  {mean(saved):6.4f}   {spread}")
     return "\n".join(lines)
