@@ -322,9 +322,8 @@ def test_a_matrix_is_asked_for_in_both_modes_where_both_were_timed(tmp_path: Pat
     lines = read_jsonl(tmp_path / "measured.jsonl")
     (tmp_path / "measured.jsonl").unlink()
     last = 2 * max(line["solver_us"] or 0.0 for line in lines)
-    both = [
-        {**line, "chain_us": line["solver_us"] and last - line["solver_us"]} for line in lines
-    ]  # slow is fast there
+    # what is slow is fast there
+    both = [{**line, "chain_us": line["solver_us"] and last - line["solver_us"]} for line in lines]
     alone = lines[0]["case"]
     append_jsonl(tmp_path / "measured.jsonl", *({**b, "chain_us": None} if b["case"] == alone else b for b in both))
     found = collected.load(tmp_path)

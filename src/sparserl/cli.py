@@ -37,7 +37,9 @@ BUILT_IN = "family:stencil2d,nx=96,ny=64,points=9"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
 
 
-train = typer.Typer(help="The stages that make a policy, in this order.", no_args_is_help=True, rich_markup_mode=None)
+train = typer.Typer(
+    help="The stages that make a policy, in this order.", no_args_is_help=True, rich_markup_mode=None
+)
 app.add_typer(train, name="train")
 for _stage in (
     commands_corpus.corpus, commands_tokens.tokenizer, commands_encode.encoder, commands_collect.collect,

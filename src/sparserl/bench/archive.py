@@ -1,8 +1,7 @@
 """Records on disk: `NAME.jsonl` while they are being written, `NAME.jsonl.zst` once they are put away.
 
 `read` takes either, or both: what was put away comes first, what was measured since follows, and of two records of the
-same thing the later one counts. `pack` puts away, searches and
-collections with the digits that they are worth.
+same thing the later one counts. `pack` puts away, searches and collections with the digits that they are worth.
 """
 
 from __future__ import annotations

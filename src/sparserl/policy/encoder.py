@@ -80,22 +80,21 @@ class EncoderSize:
 
 
 def collate(
-    samples: Sequence[Sample], problems: Sequence[Problem], device_name: str = "h200", modes: Sequence[Mode] = ()
+    samples: Sequence[Sample],
+    problems: Sequence[Problem],
+    device_name: str = "h200",
+    modes: Mode | Sequence[Mode] = "solver",
 ) -> EncoderInput:
     """One batch of samples, each with its problem; `device_name` is the machine that the program is for.
 
-    modes: what is timed, for each; none: 'solver' for all.
+    modes: what is timed, for each or for all.
     """
     if len(samples) != len(problems) or not samples:
         raise ValueError(f"A batch needs as many problems as samples. Got {len(problems)} and {len(samples)}.")
-    if modes and len(modes) != len(samples):
-        raise ValueError(f"A batch needs as many modes as samples, or none. Got {len(modes)} and {len(samples)}.")
-    device = next((k for k, name in enumerate(DEVICES) if name in device_name.lower()), 0)
-    told = [TIMED.index(mode) if mode in TIMED else 0 for mode in modes] or [0] * len(samples)
-    problem = [
-        (_op(each), DTYPES.index(each.dtype), each.columns, device, mode)
-        for each, mode in zip(problems, told, strict=True)
-    ]
+    each_mode = [modes] * len(samples) if isinstance(modes, str) else modes
+    if len(each_mode) != len(samples):
+        raise ValueError(f"A batch needs as many modes as samples, or one. Got {len(each_mode)} and {len(samples)}.")
+    problem = [problem_line(each, device_name, mode) for each, mode in zip(problems, each_mode, strict=True)]
     named = [each.named for each in samples if each.named is not None]
     named = named if len(named) == len(samples) else [np.zeros(0, dtype=np.float32)] * len(samples)
     return EncoderInput(
@@ -106,8 +105,11 @@ def collate(
     )
 
 
-def _op(problem: Problem) -> int:
-    return OPS.index("spmv" if problem.op == "spmv" else f"spmm {problem.b_order} {problem.c_order}")
+def problem_line(problem: Problem, device_name: str = "h200", mode: Mode = "solver") -> tuple[int, int, int, int, int]:
+    """A line of `EncoderInput.problem`."""
+    op = OPS.index("spmv" if problem.op == "spmv" else f"spmm {problem.b_order} {problem.c_order}")
+    device = next((k for k, name in enumerate(DEVICES) if name in device_name.lower()), 0)
+    return op, DTYPES.index(problem.dtype), problem.columns, device, TIMED.index(mode) if mode in TIMED else 0
 
 
 class Attention(nn.Module):

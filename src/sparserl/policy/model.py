@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sparserl.errors import SparseRLError
 from sparserl.policy.encoder import EncoderInput, EncoderSize, MatrixEncoder
 from sparserl.policy.language import Language, Shape
 
@@ -72,9 +73,13 @@ class Policy(nn.Module):
         return logits
 
 
+class SizeError(SparseRLError, ValueError):
+    """There is no size of this name."""
+
+
 def size_named(name: str) -> Size:
     if name not in SIZES:
-        raise ValueError(f"The size of a policy must be one of {sorted(SIZES)}. Got {name!r}.")
+        raise SizeError(f"The size of a policy must be one of {sorted(SIZES)}. Got {name!r}.")
     return SIZES[name]
 
 

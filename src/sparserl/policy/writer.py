@@ -45,8 +45,7 @@ class Writer:
         """
         features = self.policy.encoder.size.source == "features"
         drawn = {id(pattern): sample_pattern(pattern, with_features=features) for pattern in patterns}
-        count_of = len(patterns)
-        batch = collate([drawn[id(each)] for each in patterns], [problem] * count_of, machine, [mode] * count_of)
+        batch = collate([drawn[id(pattern)] for pattern in patterns], [problem] * len(patterns), machine, mode)
         longest = max(map(len, forced), default=0)
         room = self.policy.size.language.context - self.policy.prefix_length - 1 - longest
         settings = replace(settings, max_tokens=min(settings.max_tokens, room))

@@ -42,7 +42,7 @@ log = logging.getLogger(__name__)
 ABOUT, PROGRAMS, MEASURED = "about.json", "programs.jsonl", "measured.jsonl"
 WRITTEN = "written-{}.jsonl"
 PROMPTED, MASKED, CHAINED = "@withheld", "+mask", "@chain"
-"""what stands behind the name of a policy that is prompted with withheld headers, or masked"""
+"""what stands behind the name of a policy that is prompted with withheld headers, masked, or told of chains"""
 MOST_FAULTS = 3
 """cases in a row that the machine may fail on before the run is given up"""
 

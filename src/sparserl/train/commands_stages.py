@@ -177,6 +177,7 @@ def turns(
     warmup: Warmup = None,
     budget: Budget = 0.0,
     device: Device = "auto",
+    compile: Compile = "auto",
     seed: Seed = 0,
 ) -> None:
     """Teach a policy to write a program again, told how it fared: for `train rl` and `tune` with --turns."""
@@ -185,7 +186,7 @@ def turns(
     from sparserl.train.turns import turns as run
 
     config = TurnsConfig(target, epochs, least_steps, batch_tokens, longest, alone)
-    config = replace(config, loop=_loop(config.loop, learning_rate, warmup, (budget, device, "off", seed)))
+    config = replace(config, loop=_loop(config.loop, learning_rate, warmup, (budget, device, compile, seed)))
     with progress("turns") as watch:
         found = run(config, Places(out, collection, weights, None, samples, matrices, resume), watch)
     _say(found)

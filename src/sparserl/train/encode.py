@@ -32,8 +32,17 @@ from sparserl import splits
 from sparserl.errors import StoreError
 from sparserl.families import FAMILIES
 from sparserl.matrix import Array
-from sparserl.policy.encoder import EXPLICIT, TIMED, EncoderInput, EncoderSize, FromFeatures, MatrixEncoder
+from sparserl.policy.encoder import (
+    EXPLICIT,
+    TIMED,
+    EncoderInput,
+    EncoderSize,
+    FromFeatures,
+    MatrixEncoder,
+    problem_line,
+)
 from sparserl.policy.sample import FEATURE_NAMES
+from sparserl.records import Problem
 from sparserl.store import read_json, write_atomic, write_json
 from sparserl.train.encode_data import LINES, Draws, Examples, ShardPlan, build_examples, withheld_in
 from sparserl.train.encode_times import Timed
@@ -127,9 +136,7 @@ class Pool:
     def batch(self, chosen: Tensor, generator: torch.Generator) -> EncoderInput:
         """These examples, each with a problem at random: what a matrix is like does not depend on it."""
         return EncoderInput(
-            self.sizes[chosen],
-            self.entries[chosen],
-            random_problems(len(chosen), generator).to(self.device),
+            self.sizes[chosen], self.entries[chosen], random_problems(len(chosen), generator).to(self.device),
             self.named[chosen],
         )
 
@@ -305,7 +312,7 @@ def pooled(encoder: MatrixEncoder, examples: Examples, batch: int = 64) -> Array
     for at in range(0, len(examples), batch):
         chosen = torch.arange(at, min(at + batch, len(examples)), device=device)
         given = pool.batch(chosen, torch.Generator().manual_seed(0))._replace(
-            problem=torch.tensor([[0, 0, 1, 2, 0]], device=device).expand(len(chosen), -1)
+            problem=torch.tensor([problem_line(Problem())], device=device).expand(len(chosen), -1)
         )
         parts.append(encoder(given)[:, EXPLICIT:].float().flatten(1).cpu().numpy())
     return np.concatenate(parts)

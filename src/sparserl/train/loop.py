@@ -16,6 +16,7 @@ warmed up again. Not covered: several devices, gradient accumulation, dropout.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
 import logging
@@ -227,9 +228,19 @@ class Begun(NamedTuple):
 NOT_BEGUN = Begun()
 
 
+def policy_folder(weights: Path) -> Path:
+    """Where the policy lies: in a run's folder, or in the one that is given."""
+    return weights / POLICY if (weights / POLICY).is_dir() else weights
+
+
+def weights_sha(weights: Path) -> str:
+    """Of a policy's numbers: it names what was computed from them."""
+    return hashlib.sha256((policy_folder(weights) / "model.safetensors").read_bytes()).hexdigest()
+
+
 def start_from(weights: Path, stage: str) -> tuple[Policy, Begun]:
     """A policy from a folder of weights (or of a run), and where to go on: at a step where this stage broke off."""
-    folder = weights / POLICY if (weights / POLICY).is_dir() else weights
+    folder = policy_folder(weights)
     notes = read_config(folder)["notes"]
     policy = load_policy(folder)
     broke_off = notes.get("stage") == stage and notes.get("step", 0) < notes.get("steps", 0)

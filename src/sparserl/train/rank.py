@@ -58,6 +58,7 @@ from sparserl.train.loop import (
     open_run,
     run,
     start_from,
+    weights_sha,
 )
 from sparserl.train.misfits import read_misfits
 from sparserl.train.samples import Sampled
@@ -281,16 +282,10 @@ def rank(config: RankConfig, places: Places, watch: Watch | None = None) -> Fini
         raise SparseRLError(f"{places.weights} is a broken-off ranking pass: give the fine-tuned weights.")
     task = Ranking(config, policy, (train, dev), ids, samples)
     judged = [asdict(each) for each in (*task.train, *task.dev)]
-    key = content_key({"weights": _weights_sha(places.weights), "decision": config.decision, "pairs": judged})
+    key = content_key({"weights": weights_sha(places.weights), "decision": config.decision, "pairs": judged})
     task.refer(places.out / "reference.npz", key)
     write_json(places.out / "data.json", {"train_pairs": len(task.train), "dev_pairs": len(task.dev)})
     if not goes_on:
         with torch.no_grad():
             append_jsonl(places.out / CHECKS, {"step": 0, **task.check()})
     return run(task, config.loop, places.out, Start(goes_on, clock_s=clock_s), watch)
-
-
-def _weights_sha(weights: Path) -> str:
-    """Of the reference's numbers: they name what was computed from them."""
-    folder = weights / "policy" if (weights / "policy").is_dir() else weights
-    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy
 from sparserl.errors import SparseRLError
 from sparserl.matrix import Array
 from sparserl.policy.encoder import EncoderInput, FromFeatures, MatrixEncoder, collate
-from sparserl.policy.model import SIZES, Policy, Size, make_policy
+from sparserl.policy.model import Policy, Size, make_policy, size_named
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Mode
 from sparserl.store import write_json
@@ -84,8 +84,7 @@ class SFTConfig:
     loop: LoopConfig = field(default_factory=lambda: LoopConfig(learning_rate=6e-4, weight_decay=0.05))
 
     def __post_init__(self) -> None:
-        if self.size not in SIZES:
-            raise SparseRLError(f"The 'size' of a policy must be one of {', '.join(sorted(SIZES))}. Got {self.size!r}.")
+        size_named(self.size)
         if self.reads not in READS:
             raise SparseRLError(f"The 'reads' of fine-tuning must be one of {', '.join(READS)}. Got {self.reads!r}.")
         if self.epochs < 1 or self.batch_tokens < self.longest:

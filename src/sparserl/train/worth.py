@@ -12,7 +12,6 @@ Not covered: whether what is written is right and fast (`sparserl eval` on the p
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -22,11 +21,11 @@ from typing import Any
 
 from sparserl.errors import SparseRLError
 from sparserl.policy.checkpoint import read_config
-from sparserl.policy.model import SIZES
+from sparserl.policy.model import size_named
 from sparserl.shares import TIME_IS_UP
 from sparserl.store import append_jsonl, read_json, read_jsonl
 from sparserl.train.chosen import is_dev
-from sparserl.train.loop import POLICY, Watch, open_run
+from sparserl.train.loop import Watch, open_run, policy_folder, weights_sha
 from sparserl.train.sft import Known, Places, SFTConfig, known_of, sft
 
 RECORDS = "worth.jsonl"
@@ -88,12 +87,11 @@ def _one(
 def _same(config: SFTConfig, places: Places) -> None:
     """Refuse a folder that is about something else, and weights of another size than runs without them would have."""
     assert places.weights is not None
-    folder = places.weights / POLICY if (places.weights / POLICY).is_dir() else places.weights
-    if read_config(folder)["size"]["language"] != SIZES[config.size].language.as_dict():
+    folder = policy_folder(places.weights)
+    if read_config(folder)["size"]["language"] != size_named(config.size).language.as_dict():
         raise SparseRLError(f"The weights in {folder} are not of the size '{config.size}': give theirs as --size.")
-    weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
-    about = {"sft": asdict(config), "weights": weights, "encoder": places.encoder, "collection": places.collection}
-    open_run(places.out, "worth", about, resume=True)
+    read = {"weights": weights_sha(folder), "encoder": places.encoder, "collection": places.collection}
+    open_run(places.out, "worth", {"sft": asdict(config), **read}, resume=True)
 
 
 def _with_dev(known: Known, config: SFTConfig) -> Known:

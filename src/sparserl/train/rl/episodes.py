@@ -231,8 +231,8 @@ class Player:
         for places, room in together(self.sampler.policy, lengths, needs, settings.batch):
             part = [episodes[place] for place in places]
             problems = [each.prompt.problem for each in part]
-            modes = [self.config.mode] * len(part)
-            batch = collate([self.look(each.prompt) for each in part], problems, self.config.machine, modes)
+            seen = [self.look(each.prompt) for each in part]
+            batch = collate(seen, problems, self.config.machine, self.config.mode)
             own = replace(settings, seed=seed, max_tokens=min(settings.max_tokens, room))
             seed = (seed + 1) % (1 << 32)
             found = self.sampler.sample(batch, 1, own, [each.ids[1:] for each in part])

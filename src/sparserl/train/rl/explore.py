@@ -83,7 +83,6 @@ class ExploreConfig:
     batch: int = 256
     """lines that are scored together"""
     machine: str = "h200"
-    mode: Mode = "solver"
 
     def __post_init__(self) -> None:
         if self.top < 1 or self.batch < 1 or not self.temperature > 0:
@@ -105,7 +104,11 @@ class Explorer:
         look: Look,
         admitted: Callable[[Prompt], Sequence[str]],
         config: ExploreConfig,
+        *,
+        mode: Mode = "solver",
     ) -> None:
+        """mode: what the policy is told that is timed."""
+        self.mode = mode
         self.policy, self.tokenizer, self.look, self.admitted, self.config = policy, tokenizer, look, admitted, config
 
     def openings(self, prompts: Sequence[Prompt], count: int, seed: int) -> list[list[list[int]]]:
@@ -143,7 +146,7 @@ class Explorer:
         try:
             with autocast(device):
                 prefix = self.policy.prefix(
-                    collate([self.look(prompt)], [prompt.problem], self.config.machine, [self.config.mode]).to(device)
+                    collate([self.look(prompt)], [prompt.problem], self.config.machine, self.mode).to(device)
                 )
                 parts = [ids[at : at + self.config.batch] for at in range(0, len(ids), self.config.batch)]
                 return [score for part in parts for score in self._log_probs(part, prefix)]

@@ -133,9 +133,7 @@ class Learner:
             self._column(lines, "", ids.shape).bool(),
             columns.get("old", zeros),
             columns.get("advantages", zeros + 1),
-            collate(samples, problems, self.config.play.machine, [self.config.play.mode] * len(samples)).to(
-                self.device
-            ),
+            collate(samples, problems, self.config.play.machine, self.config.play.mode).to(self.device),
             self._tensor(np.array([place[pair_of(each.prompt)] for each in lines])),
             reference=columns.get("reference"),
             returns=columns.get("returns"),

@@ -27,7 +27,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,7 @@ from sparserl.train.loop import (
     board,
     device_of,
     open_run,
+    policy_folder,
     start_from,
 )
 from sparserl.train.rl.config import Places, RLConfig
@@ -80,7 +81,7 @@ class Run:
         self.config, self.places, self.crew = config, places, crew
         policy, begun = start_from(places.weights, "rl")
         self.number = begun.step
-        folder = _policy_folder(places.weights)
+        folder = policy_folder(places.weights)
         self.tokenizer, self.words = Tokenizer.load(folder / "tokenizer.json"), folder / "tokenizer.json"
         device = device_of(config.loop.device)
         self.learner = Learner(config, policy, device, table.look, crew)
@@ -88,11 +89,12 @@ class Run:
         for pair, best in table.known.items():
             self.played.results.known(pair, best)
         self.curriculum = Curriculum(table.prompts, config.curriculum)
-        explore = replace(config.explore, mode=config.play.mode)
-        explorer = Explorer(policy, self.tokenizer, table.look, table.admitted, explore)
+        openings = Explorer(
+            policy, self.tokenizer, table.look, table.admitted, config.explore, mode=config.play.mode
+        )
         sampler = Sampler(policy, self.tokenizer, device)
         earned = reward_of(config.weights, config.play.modes)
-        self.player = Player(sampler, table.referee, earned, table.look, config.play, openings=explorer)
+        self.player = Player(sampler, table.referee, earned, table.look, config.play, openings=openings)
         self.store = RolloutStore(places.out / ROLLOUTS) if crew.first else None
         self.seconds: dict[str, float] = {}
 
@@ -218,14 +220,9 @@ def _note(out: Path, curves: Any, figures: Mapping[str, Any]) -> None:
     log.info("rl round %d: %s", figures["round"], {k: round(v, 4) for k, v in figures.items() if "/" in k})
 
 
-def _policy_folder(weights: Path) -> Path:
-    """Of a run, or of a policy itself."""
-    return weights / POLICY if (weights / POLICY).is_dir() else weights
-
-
 def rl(config: RLConfig, places: Places, watch: Watch | None = None) -> Finished:
     """The whole stage, as the command line calls it."""
-    read_config(_policy_folder(places.weights))  # before minutes are spent on matrices
+    read_config(policy_folder(places.weights))  # before minutes are spent on matrices
     crew = open_crew(cpu=device_of(config.loop.device).type == "cpu")
     with open_table(config, places, crew) as table:
         return train(config, places, table, crew, watch)
