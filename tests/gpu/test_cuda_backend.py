@@ -52,9 +52,9 @@ STREAMING = PLAIN.replace("vals[j] * x[cols[j]]", "__ldcs(vals + j) * x[__ldcs(c
 CARELESS = PRODUCT % {"trigger": TRIGGER, "wait": ""}
 
 
-@pytest.fixture(scope="module")
-def backend() -> Iterator[CudaBackend]:
-    opened = open_backend("cuda")
+@pytest.fixture(scope="module", params=[False, True], ids=["waiting", "solo"])
+def backend(request: pytest.FixtureRequest) -> Iterator[CudaBackend]:
+    opened = CudaBackend(solo=True) if request.param else open_backend("cuda")
     assert isinstance(opened, CudaBackend)
     yield opened
     opened.close()

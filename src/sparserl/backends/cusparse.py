@@ -88,7 +88,7 @@ def prepare(
         return made
     algorithm = table["bsr"] if kind == "bsr" else table[name]
     assert isinstance(values, CudaBuffer)
-    with held():
+    with held(), backend.among_others():
         try:
             return CusparseExecutable(backend, name, made, problem, values, algorithm=algorithm)
         except _RefusedError as refused:
@@ -300,6 +300,7 @@ class CusparseExecutable:
     def changed(self) -> None:
         """The CSR values are new: move them to where this format has them."""
         if self._slot_of is not None:
+            self._backend.settle()
             self._move()
             self._backend.settle()
 

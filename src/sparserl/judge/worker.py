@@ -336,7 +336,7 @@ def make_backend(name: str, limit_s: float) -> Backend:
         return SimBackend(nvrtc=False, limit_s=0.8 * limit_s)
     from sparserl.backends.cuda import CudaBackend
 
-    return CudaBackend()
+    return CudaBackend(solo=True)
 
 
 def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:

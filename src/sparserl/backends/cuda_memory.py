@@ -1,0 +1,237 @@
+"""Device memory of the `cuda` backend: torch's, between guard zones, written and read on one stream.
+
+Everything blocks and waits for the whole device, because users' streams don't wait for ours; or, `solo`, only for
+answers: where nothing but this backend works on the device in this process, what it is told to do comes in order on its
+stream. Among processes that share a GPU every wait may last until the others had their slices, and a check of the judge
+had twenty of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from sparserl.backends import driver
+from sparserl.backends.backend import Buffer, Part
+from sparserl.backends.cuda_executable import GUARD_BYTES, CudaBuffer
+from sparserl.backends.driver import call
+from sparserl.backends.instruments import Instruments
+from sparserl.errors import BackendError
+from sparserl.values import store
+
+GUARD_BYTE = 0xA5
+ZONES = 64
+"""looked over at once"""
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class CudaMemory:
+    """One device's context, a stream of its own, and the memory half of the Protocol of `backend.py`."""
+
+    def __init__(self, device: int, solo: bool) -> None:
+        """`solo`: nothing in this process works on the device but this backend, on its one stream."""
+        import torch
+
+        self._torch = torch
+        self.device_index, self._solo = device, solo
+        with torch.cuda.device(device):
+            torch.empty(1, dtype=torch.uint8, device="cuda")  # torch makes the context that everything here shares
+            self._context = call("cuCtxGetCurrent")
+        self.enter()
+        self._properties = torch.cuda.get_device_properties(device)
+        self.arch = f"sm_{self._properties.major}{self._properties.minor}"
+        self.sms = int(self._properties.multi_processor_count)
+        non_blocking = driver.bindings().CUstream_flags.CU_STREAM_NON_BLOCKING
+        self._stream_owner = call("cuStreamCreate", int(non_blocking))
+        self.stream = int(self._stream_owner)
+        self.instruments = Instruments(self.arch, self.sms, self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
+        self._table = self.alloc(4 * 8 * ZONES)
+
+    def enter(self) -> None:
+        """Make the device's context this thread's."""
+        call("cuCtxSetCurrent", self._context)
+
+    def _attribute(self, name: str) -> int:
+        which = getattr(driver.bindings().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+        return int(call("cuDeviceGetAttribute", which, call("cuDeviceGet", self.device_index)))
+
+    def alloc(self, size_bytes: int) -> CudaBuffer:
+        buffer = self._room(size_bytes)
+        self._in_order()
+        return buffer
+
+    def upload(self, arrays: Mapping[str, Array]) -> dict[str, Buffer]:
+        self._in_order()
+        buffers: dict[str, Buffer] = {}
+        for name, array in arrays.items():
+            data = np.ascontiguousarray(array)
+            buffers[name] = self._room(data.nbytes)
+            self._bring(buffers[name].pointer, data)
+        self._in_order()
+        return buffers
+
+    def _room(self, size_bytes: int) -> CudaBuffer:
+        """A buffer whose guard zones are about to be filled."""
+        if size_bytes < 0:
+            raise ValueError(f"The 'size_bytes' of a buffer must not be negative. Got {size_bytes}.")
+        self.enter()
+        total = GUARD_BYTES + -(-size_bytes // 256) * 256 + GUARD_BYTES
+        try:
+            raw = self._torch.empty(total, dtype=self._torch.uint8, device=f"cuda:{self.device_index}")
+        except self._torch.cuda.OutOfMemoryError as error:
+            raise BackendError(
+                f"The device has no room for {size_bytes / 1e9:.2f} GB: free some memory or take a smaller matrix."
+            ) from error
+        buffer = CudaBuffer(raw, size_bytes)
+        after = buffer.pointer + size_bytes
+        call("cuMemsetD8Async", buffer.start, GUARD_BYTE, GUARD_BYTES, self.stream)
+        call("cuMemsetD8Async", after, GUARD_BYTE, buffer.end - after, self.stream)
+        return buffer
+
+    def _bring(self, address: int, data: Array) -> None:
+        """On the stream; from pageable memory it returns once `data` may go."""
+        if data.nbytes:
+            call("cuMemcpyHtoDAsync", address, data.ctypes.data, data.nbytes, self.stream)
+
+    def _fetch(self, data: Array, address: int) -> None:
+        """To the end."""
+        if data.nbytes:
+            call("cuMemcpyDtoHAsync", data.ctypes.data, address, data.nbytes, self.stream)
+            call("cuStreamSynchronize", self.stream)
+
+    def room_bytes(self) -> int:
+        self.enter()
+        return int(call("cuMemGetInfo")[0])
+
+    def write(self, buffer: Buffer, array: Array) -> None:
+        data = np.ascontiguousarray(array)
+        self._fits(buffer, data.nbytes, "write")
+        self._in_order()
+        self._bring(buffer.pointer, data)
+        self._tell(buffer)
+
+    def copy(self, target: Buffer, source: Buffer) -> None:
+        self._fits(target, source.size_bytes, "copy")
+        self._in_order()
+        if source.size_bytes:
+            call("cuMemcpyDtoDAsync", target.pointer, source.pointer, source.size_bytes, self.stream)
+        self._tell(target)
+
+    def read(self, buffer: Buffer, dtype: np.dtype[Any], count: int, part: Part | None = None) -> Array:
+        self._fits(buffer, count * np.dtype(dtype).itemsize, "read")
+        self._in_order()
+        if part is not None and count:
+            self.settle()  # torch works on another stream
+            return self._read_part(buffer, np.dtype(dtype), count, part)
+        data = np.empty(count, dtype=dtype)
+        self._fetch(data, buffer.pointer)
+        return data
+
+    def _read_part(self, buffer: Buffer, dtype: np.dtype[Any], count: int, part: Part) -> Array:
+        """Put together on the device: the way to the host is what a wide C costs."""
+        assert isinstance(buffer, CudaBuffer)
+        torch, size = self._torch, dtype.itemsize
+        whole = buffer.bytes[: count * size].view({2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
+        columns = torch.from_numpy(np.asarray(part.columns, dtype=np.int64)).to(whole.device)
+        by_row = part.order == "row"
+        kept = whole.view(-1, part.wide) if by_row else whole.view(part.wide, -1)
+        found: Array = kept.index_select(int(by_row), columns).cpu().numpy()
+        return found.ravel().view(dtype)
+
+    def fill(self, buffer: Buffer, byte: int) -> None:
+        self._in_order()
+        if buffer.size_bytes:
+            call("cuMemsetD8Async", buffer.pointer, byte, buffer.size_bytes, self.stream)
+        self._tell(buffer)
+
+    def scatter(self, buffer: Buffer, values: Array, slot_of: Buffer | None, padding: Array) -> None:
+        data = np.ascontiguousarray(values)
+        width = data.dtype.itemsize
+        if width not in (2, 4, 8):
+            raise ValueError(f"The 'values' of a scatter must be 2, 4 or 8 bytes wide. Got {data.dtype}.")
+        if slot_of is not None:
+            self._fits(slot_of, 4 * data.size, "read")
+        pad = np.asarray(padding)
+        if data.dtype == np.uint16 and pad.dtype.kind == "f":
+            pad = store(pad, "bfloat16")
+        bits = int.from_bytes(pad.astype(data.dtype).tobytes()[:width], "little")
+        slots = buffer.size_bytes // width
+        self._fits(buffer, data.nbytes, "write")
+        self._in_order()
+        if slots > data.size:
+            self.instruments.pad(width, buffer.pointer, bits, slots, self.stream).launch()
+        if slot_of is None:
+            self.write(buffer, data)
+            return
+        staged = self.alloc(data.nbytes)
+        self._bring(staged.pointer, data)
+        slot, count = slot_of.pointer, data.size
+        self.instruments.scatter(width, buffer.pointer, staged.pointer, slot, count, stream=self.stream).launch()
+        self._tell(buffer)  # `staged` may go: it is waited for, or who gets its memory comes behind on the stream
+
+    def inspect(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> tuple[list[bool], list[str]]:
+        zones = [(buffer.pointer, buffer.size_bytes, 0) for buffer in digested]
+        for buffer in guarded:
+            assert isinstance(buffer, CudaBuffer)
+            after = buffer.pointer + buffer.size_bytes
+            zones += [(buffer.start, buffer.pointer - buffer.start, 1), (after, buffer.end - after, 1)]
+        sums = self._looked_over(zones)
+        hashes = [f"{buffer.size_bytes:x}-{each:016x}" for buffer, each in zip(digested, sums, strict=False)]
+        strange = sums[len(digested) :]
+        return [not (strange[2 * at] or strange[2 * at + 1]) for at in range(len(guarded))], hashes
+
+    def _looked_over(self, zones: Sequence[tuple[int, int, int]]) -> list[int]:
+        """Of each zone (address, bytes, kind) a hash or, of kind 1, how many bytes are not the guard's."""
+        self._in_order()
+        sums: list[int] = []
+        for begin in range(0, len(zones), ZONES):
+            some = zones[begin : begin + ZONES]
+            table = np.concatenate([np.zeros(len(some), np.uint64), np.array(some, np.uint64).ravel()])
+            self._bring(self._table.pointer, table)
+            sizes = [size for _, size, _ in some]
+            self.instruments.inspect(self._table.pointer, sizes, GUARD_BYTE, self.stream).launch()
+            found = np.empty(len(some), np.uint64)
+            self._fetch(found, self._table.pointer)
+            sums += found.tolist()
+        return sums
+
+    def guards_intact(self, buffer: Buffer) -> bool:
+        return self.inspect([buffer], [])[0][0]
+
+    def digest(self, buffer: Buffer) -> str:
+        return self.inspect([], [buffer])[1][0]
+
+    def _fits(self, buffer: Buffer, size_bytes: int, what: str) -> None:
+        if size_bytes > buffer.size_bytes:
+            raise ValueError(f"Can't {what} {size_bytes} bytes: the buffer has {buffer.size_bytes}.")
+
+    def settle(self) -> None:
+        """Wait for everything on the device: streams of ours and of users do not wait for the default one."""
+        self.enter()
+        call("cuCtxSynchronize")
+
+    def _in_order(self) -> None:
+        """Nothing before is still under way, or it comes first by itself."""
+        self.enter()
+        if not self._solo:
+            call("cuCtxSynchronize")
+
+    @contextmanager
+    def among_others(self) -> Iterator[None]:
+        """For a library that works on streams of its own: everything is waited for meanwhile."""
+        solo, self._solo = self._solo, False
+        self.settle()
+        try:
+            yield
+        finally:
+            self._solo = solo
+
+    def _tell(self, buffer: Buffer) -> None:
+        self._in_order()
+        assert isinstance(buffer, CudaBuffer)
+        for watcher in list(buffer.watchers):
+            watcher.changed()
