@@ -67,9 +67,9 @@ say "rewriting: a faster program, or a right one, after one that was judged"
     --samples "$out/samples.npz" --target "$target" --epochs 1 --least-steps 4 --batch-tokens 2816 --warmup 2 \
     --device "$learn" --resume
 
-say "ranking: the faster of two programs"
+say "ranking: the way to the faster of two programs"
 "${sparserl[@]}" train rank --out "$out/rank" --collection "$out/collection" --weights "$out/turns" \
-    --samples "$out/samples.npz" --target "$target" --batch-pairs 2 --longest 600 --warmup 2 --device "$learn" --resume
+    --samples "$out/samples.npz" --target "$target" --batch-tokens 2560 --warmup 2 --device "$learn" --resume
 
 say "the policy as it would be shipped, and a sample of it"
 "${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano" --target "$target" --problem "spmv f32"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from sparserl.store import read_jsonl
 from sparserl.train.cases import range_up_to, training_cases
 from sparserl.train.collected import CollectedCase, Collection, Measurement, ProgramText
 from sparserl.train.misfits import MISFITS, Suspect, drawn, find, misfits, read_misfits, suspect
-from sparserl.train.rank import RankConfig, pairs_of
+from sparserl.train.rank import known_of_case
+from sparserl.train.sft import encode_programs
 
 PROBLEM = Problem()
 
@@ -119,8 +121,10 @@ def test_misfits_are_found_from_the_pattern_written_once_and_lose_in_the_ranking
     assert all(not each for (name, _), each in found.items() if name != long)
     assert "longer than a block" in read_jsonl(tmp_path / MISFITS)[2]["misfits"][tile]
     case = replace(collection.cases[2], programs=collection.cases[2].programs[1:])
-    (pair,) = pairs_of(case, collection, RankConfig(), found[long, "spmv float32"])
-    assert pair.loser == tile and not pairs_of(case, collection, RankConfig())
+    ids = encode_programs({name: each.text for name, each in collection.texts.items()}, 2560)
+    known = list(known_of_case(case, collection, ids, found[long, "spmv float32"], "solver"))
+    assert [us for each, us in known if each is ids[tile]] == [inf]
+    assert not [us for each, us in known_of_case(case, collection, ids, (), "solver") if each is ids[tile]]
 
 
 def test_draws_go_by_weight_and_name_and_at_most_two_of_a_layout_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

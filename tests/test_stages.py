@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from sparserl.recipes import Recipe, space
 from sparserl.records import Problem
 from sparserl.shares import TIME_IS_UP
 from sparserl.store import append_jsonl, read_json, read_jsonl
-from sparserl.train import collected, pretrain, rank, sft, worth
+from sparserl.train import collected, forks, pretrain, rank, sft, worth
 from sparserl.train.batches import (
     Documents,
     EpochRows,
@@ -337,8 +338,9 @@ def test_a_matrix_is_asked_for_in_both_modes_where_both_were_timed(tmp_path: Pat
     assert weights["chain"] / sum(weights.values()) == pytest.approx(RULES.chain)
     first = {mode: min(part, key=lambda each: each.behind).program for mode, part in parts.items()}
     assert first["solver"] != first["chain"]
-    pairs = rank.pairs_of(next(case for case in found.cases if case.name == one), found, rank.RankConfig(rules=RULES))
-    assert {pair.mode for pair in pairs} == {"solver", "chain"}
+    ids = sft.encode_programs({name: each.text for name, each in found.texts.items()}, 1024)
+    forked = rank.all_forks(found, train, ids, {}, 0.02)
+    assert {key.mode for key in forked if key.case == one} == {"solver", "chain"}
     only = choose(found, all_regular(found), replace(RULES, chain=0.0))
     assert {each.mode for part in only for each in part} == {"solver"}
 
@@ -403,8 +405,10 @@ def test_equal_machine_code_is_merged_and_withheld_combinations_never_enter(
     texts = [found.texts[each.program].text for each in (*train, *dev)]
     assert len(texts) == 4 * 3, "of a recipe and its twin, one"
     assert not {withheld.text, variant_of(withheld)} & set(texts)
-    pairs = [pair for case in found.cases for pair in rank.pairs_of(case, found, rank.RankConfig())]
-    assert not {sha(withheld.text), sha(variant_of(withheld))} & {n for p in pairs for n in (p.winner, p.loser)}
+    ids = sft.encode_programs({name: each.text for name, each in found.texts.items()}, 2560)
+    for case in found.cases:
+        known = [each.tolist() for each, _ in rank.known_of_case(case, found, ids, [sha(withheld.text)], "solver")]
+        assert known and ids[sha(withheld.text)].tolist() not in known
 
 
 def test_structure_classes_are_even_within_a_problem_but_a_rare_one_has_a_limit() -> None:
@@ -560,29 +564,40 @@ def test_what_pretraining_is_worth_is_told_run_by_run_and_no_run_is_done_twice(
         worth.WorthConfig((0.0,))
 
 
-def test_ranking_raises_the_share_of_dev_pairs_that_are_in_order(
+RANK = rank.RankConfig(gap=0.02, sft=replace(SFT, least_steps=24, loop=replace(QUICK, learning_rate=1e-3)))
+
+
+def test_ranking_raises_the_share_of_dev_forks_at_which_the_better_way_is_ahead(
     tuned: tuple[Path, Finished], short_recipes: list[Recipe], samples: Path, tmp_path: Path
 ) -> None:
     collection = tmp_path / "turned"  # what was fast when the policy was tuned is slow here: it has all to learn
     write_collection(collection, short_recipes[::-1])
-    loop = replace(QUICK, learning_rate=1e-3, weight_decay=0.0)
-    config = rank.RankConfig(0.5, gap=0.02, batch_pairs=4, pairs=4, longest=1024, target="sim", rules=RULES, loop=loop)
     places = sft.Places(tmp_path / "rank", collection, weights=tuned[0], samples=samples)
-    done = rank.rank(config, places)
-    checks = read_jsonl(tmp_path / "rank" / "checks.jsonl")
-    assert done.complete and done.checks["moved_right"] > 0.6
-    assert checks[-1]["pair_accuracy"] > checks[0]["pair_accuracy"]
-    first = read_jsonl(tmp_path / "rank" / "loss.jsonl")[0]
-    assert first["preference"] == pytest.approx(np.log(2), abs=1e-4), "at the first step policy and reference are one"
-    assert (tmp_path / "rank" / "reference.npz").exists()
+    done = rank.rank(RANK, places)
+    before, *_, after = read_jsonl(tmp_path / "rank" / "checks.jsonl")
+    assert done.complete and after["forks_right"] > before["forks_right"] + 0.2
+    assert after["dev_fork_loss"] < before["dev_fork_loss"] and after["dev_loss"] < before["dev_loss"]
+    assert read_json(tmp_path / "rank" / "data.json")["forked"]["forks"] > 0
     with pytest.raises(SparseRLError, match="fine-tuned weights"):
-        rank.rank(config, replace(places, out=tmp_path / "no", weights=None))
+        rank.rank(RANK, replace(places, out=tmp_path / "no", weights=None))
+    with pytest.raises(SparseRLError, match="collect more"):
+        rank.rank(replace(RANK, gap=1e9), replace(places, out=tmp_path / "far"))
+    with pytest.raises(SparseRLError, match="above 0"):
+        rank.RankConfig(pull=0.0)
 
 
-def test_the_preference_loss_is_log_two_at_the_reference_and_falls_with_the_margin() -> None:
-    margins = torch.tensor([0.0, 5.0, -5.0])
-    loss = rank.preference(margins, torch.zeros(3), beta=0.1)
-    assert loss[0] == pytest.approx(np.log(2)) and loss[1] < loss[0] < loss[2]
+def test_a_ranking_pass_that_was_stopped_has_the_losses_of_an_unbroken_one(
+    tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
+) -> None:
+    config = replace(RANK, sft=replace(RANK.sft, least_steps=6))
+    often = replace(config, sft=replace(config.sft, loop=replace(config.sft.loop, save_every_s=0.0)))
+    places = sft.Places(tmp_path / "a", collection, weights=tuned[0], samples=samples, resume=True)
+    whole = rank.rank(config, places)
+    broken = replace(places, out=tmp_path / "b")
+    with pytest.raises(KeyboardInterrupt):
+        rank.rank(often, broken, stopped_after(3))
+    again = rank.rank(config, broken)
+    assert whole.complete and again.complete and losses(tmp_path / "a") == losses(tmp_path / "b")
 
 
 def test_layers_are_compiled_where_the_switch_says_so_and_keep_their_names() -> None:
@@ -594,98 +609,60 @@ def test_layers_are_compiled_where_the_switch_says_so_and_keep_their_names() -> 
     assert list(policy.state_dict()) == names
 
 
-def test_a_pair_counts_what_was_decided_and_not_what_follows_from_it() -> None:
-    code = Tokenizer.code
-    header = [np.array([1, 9, 20, 21, code, 50, 51, 52]), np.array([1, 9, 30, code, 60, 61])]
-    assert rank.decided(*header, 16) == (slice(2, 5), slice(2, 4)), "the rest of either header, with its end"
-    assert rank.decided(*header[::-1], 16) == (slice(2, 4), slice(2, 5))
-    body = [np.array([1, 9, code, 50, 51, 52, 53, 54]), np.array([1, 9, code, 50, 61, 62, 63])]
-    assert rank.decided(*body, 2) == (slice(4, 6), slice(4, 6))
-    shorter = [np.array([1, 9, code, 50, 51]), np.array([1, 9, 30, code, 50, 51])]
-    assert rank.decided(*shorter, 2) == (slice(2, 3), slice(2, 4)), "to end a header is a decision too"
-    longer = [np.array([1, 9, code, 50]), np.array([1, 9, code, 50, 51])]
-    assert rank.decided(*longer, 2) == (slice(4, 6), slice(4, 6)), "the one that ends has nothing more to count"
+def test_a_fork_is_where_every_known_way_on_is_worse() -> None:
+    good = np.array([1, 9, 20, 21, 50, 51])
+    ways = forks.ways_of(
+        [
+            (good, 0.0),
+            (np.array([1, 9, 20, 21, 50, 52]), 0.5),  # slower
+            (np.array([1, 9, 20, 21, 50, 53]), 0.05),  # within the noise
+            (np.array([1, 9, 30, 31, 50]), 0.9),  # slow, but its layout has a faster one:
+            (np.array([1, 9, 30, 32, 50]), 0.01),
+            (np.array([1, 9, 40, 50]), inf),  # failed
+            (np.array([1, 9, 20, 22, 50]), -0.02),  # better: nothing is known against it
+        ],
+        [],
+    )
+    assert forks.forks(good, ways, 0.06) == [forks.Fork(2, (40,)), forks.Fork(5, (52,))]
+    other = np.array([1, 9, 30, 31, 50])
+    assert forks.forks(other, ways, 0.06) == [forks.Fork(2, (40,))], "30 leads to a good one, 31 does not"
+    assert forks.forks(ways.programs[4][:5], ways, 0.06) == [forks.Fork(2, (40,)), forks.Fork(3, (31,))]
 
 
-def test_ranking_leaves_the_bodies_of_losers_alone(
-    tuned: tuple[Path, Finished], short_recipes: list[Recipe], samples: Path, tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
-    write_collection(tmp_path / "turned", short_recipes[::-1])
-    found = collected.load(tmp_path / "turned")
-    config = rank.RankConfig(0.5, gap=0.02, batch_pairs=4, pairs=4, longest=1024, target="sim", rules=RULES, loop=QUICK)
-    pairs = [pair for case in found.cases[:2] for pair in rank.pairs_of(case, found, config)]
-    ids = sft.encode_programs({name: each.text for name, each in found.texts.items()}, 1024)
-    known = samples_of(found.cases, samples)
-    task = rank.Ranking(config, load_policy(tuned[0] / "policy"), (pairs, []), ids, known)
-    task.refer(tmp_path / "reference.npz", "key")
-    log_probs: list[torch.Tensor] = []
-
-    def kept(*given: Any) -> torch.Tensor:
-        log_probs.append(sft.token_log_probs(*given))
-        log_probs[-1].retain_grad()
-        return log_probs[-1]
-
-    monkeypatch.setattr(rank, "token_log_probs", kept)
-    task.loss(0).loss.backward()
-    chosen = [task.train[index] for index in task._order[0]]
-    for row, pair in enumerate(chosen, len(chosen)):
-        counted = rank.decided(ids[pair.winner], ids[pair.loser], config.decision)[1]
-        moved = np.flatnonzero(log_probs[0].grad[row].numpy()) + 1
-        assert len(moved) and counted.start <= moved.min() and moved.max() < counted.stop
+def test_layouts_that_a_matrix_does_not_admit_are_worse_from_where_none_is_left() -> None:
+    good = np.array([1, 9, 20, 7, 3, 5, 50])
+    lines = [([1, 9, 20, 7, 3, 5], True), ([1, 9, 20, 7, 4, 5], False), ([1, 9, 30, 7, 3, 5], False)]
+    lines += [([1, 9, 31, 7, 3, 5], False), ([1, 9, 31, 7, 4, 5], True)]
+    ways = forks.ways_of([(good, 0.0)], [(np.array(each), fits) for each, fits in lines])
+    assert forks.forks(good, ways, 0.06) == [forks.Fork(2, (30,)), forks.Fork(4, (4,))]
+    tokenizer = Tokenizer.load()
+    recipe = next(iter(space(Problem())))
+    ids = forks.line_ids(str(recipe.layout), tokenizer).tolist()
+    assert tokenizer.encode_program(recipe.text)[: len(ids)] == ids
 
 
-def test_a_winner_that_becomes_less_probable_costs_and_one_that_gains_does_not(
-    tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
-) -> None:
-    found = collected.load(collection)
-    config = rank.RankConfig(0.5, gap=0.02, batch_pairs=4, pairs=4, longest=1024, target="sim", rules=RULES, loop=QUICK)
-    pairs = [pair for case in found.cases[:2] for pair in rank.pairs_of(case, found, config)]
-    ids = sft.encode_programs({name: each.text for name, each in found.texts.items()}, 1024)
-    task = rank.Ranking(config, load_policy(tuned[0] / "policy"), (pairs, []), ids, samples_of(found.cases, samples))
-    task.refer(tmp_path / "reference.npz", "key")
-    same = task.loss(0)
-    assert float(same.parts["lost"].detach()) == 0 and float(same.loss.detach()) == pytest.approx(np.log(2), abs=1e-4)
-    known = task.reference
-    for nats, cost in ((3.0, 3.0 - config.slack), (-3.0, 0.0)):  # the reference thought more of it, or less
-        task.reference = {pair: (won, lost, whole + nats) for pair, (won, lost, whole) in known.items()}
-        now = task.loss(0)
-        assert float(now.parts["lost"]) == pytest.approx(cost, abs=1e-3)
-        assert float(now.loss - same.loss) == pytest.approx(config.anchor * config.beta * cost, abs=1e-3)
-    again = rank.Ranking(config, make_policy("tiny", 5), (pairs, []), ids, samples_of(found.cases, samples))
-    again.refer(tmp_path / "reference.npz", "key")
-    assert again.reference == known, "read, not computed"
-    again.refer(tmp_path / "reference.npz", "another key")
-    assert again.reference != known
+def test_brief_times_count_as_shorter_and_failures_as_endless(collection: Path) -> None:
+    case = collected.load(collection).cases[0]
+    times = forks.log_times(case, "solver")
+    assert inf in times.values() and len(times) == len(case.programs)
+    one = next(each for each in case.programs if each.correct)
+    brief, long = (replace(case, programs=(replace(one, retimed=retimed),)) for retimed in (False, True))
+    both = [forks.log_times(each, "solver")[one.program] for each in (brief, long)]
+    assert both[1] - both[0] == pytest.approx(forks.BRIEF)
+    assert forks.log_times(replace(case, programs=(one,)), "chain") == {}
 
 
-def test_pairs_are_shared_out_between_modes_and_never_more_than_asked(
-    tmp_path: Path, short_recipes: list[Recipe]
-) -> None:
-    write_collection(tmp_path, short_recipes, cases=2)
-    lines = read_jsonl(tmp_path / "measured.jsonl")
-    (tmp_path / "measured.jsonl").unlink()
-    append_jsonl(tmp_path / "measured.jsonl", *({**line, "chain_us": line["solver_us"]} for line in lines))
-    found = collected.load(tmp_path)
-    for most, chained in ((16, 4), (5, 1), (1, 0)):
-        config = rank.RankConfig(gap=0.001, pairs=most, rules=replace(RULES, chain=0.3))
-        pairs = rank.pairs_of(found.cases[0], found, config)
-        assert len(pairs) == most and sum(pair.mode == "chain" for pair in pairs) == chained
-
-
-def test_pairs_differ_by_more_than_the_gap_or_have_a_loser_that_failed(collection: Path) -> None:
-    found = collected.load(collection)
-    config = rank.RankConfig(gap=0.02, rules=RULES)
-    by_name = {m.program: m for m in found.cases[0].programs}
-    pairs = rank.pairs_of(found.cases[0], found, config)
-    assert pairs and pairs == rank.pairs_of(found.cases[0], found, config)
-    gaps = []
-    for pair in pairs:
-        winner, loser = by_name[pair.winner], by_name[pair.loser]
-        assert winner.correct
-        if loser.correct:
-            gaps.append(np.log(loser.times_us["solver"] / winner.times_us["solver"]))
-    assert gaps and min(gaps) > 0.02 and len(gaps) < len(pairs), "both kinds of pairs"
+def test_a_fork_moves_its_own_tokens_alone() -> None:
+    logits = torch.zeros(2, 5, 12, requires_grad=True)
+    ids = torch.tensor([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7]])
+    pulls = rank.pull_of(logits, ids, [(forks.Fork(2, (8, 9)),), (forks.Fork(1, (4,)), forks.Fork(5, (6,)))])
+    assert pulls.tolist() == pytest.approx([np.log(3), np.log(2), np.log(2)]), "the worse ones count together"
+    pulls.sum().backward()
+    assert logits.grad is not None
+    moved = {tuple(place) for place in logits.grad.nonzero().tolist()}
+    assert moved == {(0, 1, 3), (0, 1, 8), (0, 1, 9), (1, 0, 2), (1, 0, 4), (1, 4, 7), (1, 4, 6)}
+    assert float(logits.grad[0, 1, 3]) < 0 < float(logits.grad[0, 1, 8]), "a step down makes the good one likelier"
+    assert len(rank.pull_of(logits, ids, [(), ()])) == 0
 
 
 # ── The script ────────────────────────────────────────────────────────────────

@@ -347,7 +347,9 @@ def test_workspaces_belong_to_a_stream_and_zeroed_ones_start_at_zero(backend: Cu
     assert backend.read(ours["counter"], np.dtype(np.int32), 1)[0] == 0
     backend.fill(ours["counter"], 1)  # ruin ours; another stream must not notice
     stream = torch.cuda.Stream()
+    backend.settle()
     executable.launch(y.pointer, y.pointer, stream.cuda_stream)
+    backend.settle()  # one that is solo knows its own stream alone
     assert backend.read(y, np.dtype(np.int32), 1)[0] == 40
     assert executable.ready(stream.cuda_stream).workspaces["counter"].pointer != ours["counter"].pointer
 
@@ -363,6 +365,7 @@ def test_an_executable_can_be_captured_on_a_stream_it_has_not_seen(backend: Cuda
         executable.launch(y.pointer, y.pointer, torch.cuda.current_stream().cuda_stream)
     assert backend.read(y, np.dtype(np.int32), 1)[0] == 0
     graph.replay()
+    backend.settle()
     assert backend.read(y, np.dtype(np.int32), 1)[0] == 40
 
 
@@ -370,9 +373,11 @@ def test_a_thread_that_never_used_cuda_can_launch(backend: CudaBackend) -> None:
     a = matrix_of(500, 500)
     executable = prepare(backend, a)
     x, x_buffer, y_buffer = vectors(backend, a)
+    backend.settle()
     thread = threading.Thread(target=executable.launch, args=(x_buffer.pointer, y_buffer.pointer))
     thread.start()
     thread.join()
+    backend.settle()
     assert error_of(backend, y_buffer, a @ x) < 1e-5
 
 

@@ -4,12 +4,14 @@
     prefix = encoder(collate([sample_pattern(pattern)], [Problem()]))      # (1, encoder.prefix_length, 384)
 
 Every sampled nonzero becomes sinusoids of its indices (`indices`), then a vector by a small network; the nonzeros of a
-square are summed and become one vector; learnt queries attend to all of these and then to each other. Before the pooled
-vectors stand seven explicit ones: log rows, log columns, log nonzeros, op, dtype, N and device. The last one also says
-what is timed: products behind one another (`chain`) want other programs than those with work in between (`solver`).
+square are summed and become one vector; learnt queries attend to all of these. Attention weighs, and is poor at the
+largest and at plain means, so eight more vectors say those: the mean of each view, and the largest of each number over
+all nonzeros and over all squares. All pooled vectors then attend to each other. Before them stand seven explicit ones:
+log rows, log columns, log nonzeros, op, dtype, N and device. The last one also says what is timed: products behind one
+another (`chain`) want other programs than those with work in between (`solver`).
 
-Controls, all with the same output shape: `embedding="learnt"` reads tables instead of sinusoids; `source="blind"` sees
-the explicit vectors alone; `source="features"` reads the named features of `sparserl.features` instead of the sample.
+Controls: `embedding="learnt"` reads tables instead of sinusoids; `source="blind"` sees the explicit vectors alone;
+`source="features"` reads the named features of `sparserl.features` instead of the sample.
 """
 
 from __future__ import annotations
@@ -24,7 +26,23 @@ from torch import Tensor, nn
 from torch.nn.functional import one_hot, scaled_dot_product_attention
 
 from sparserl.policy.indices import EMBEDDINGS, Embedding, LearntIndices, SinusoidalIndices, waves
-from sparserl.policy.sample import FEATURE_NAMES, FIELDS, PARTS, RUN, SINGLES, SQUARES, Sample
+from sparserl.policy.sample import (
+    FEATURE_NAMES,
+    FIELDS,
+    HEAD_ENTRIES,
+    HEAD_ROWS,
+    HEADS,
+    LONGEST,
+    LONGEST_ENTRIES,
+    PARTS,
+    RANKS,
+    ROWS,
+    RUN,
+    SINGLES,
+    SQUARE_SIDES,
+    SQUARES,
+    Sample,
+)
 from sparserl.records import VALUE_BYTES, Mode, Problem
 
 Source = Literal["matrix", "blind", "features"]
@@ -37,6 +55,8 @@ TIMED: tuple[Mode, ...] = ("solver", "chain")
 """what may be told; 'cold' is told as 'solver'"""
 EXPLICIT = 7
 """vectors before the pooled ones"""
+OVERALL = len(PARTS) + 2
+"""vectors of means and largest numbers"""
 SIZE_OCTAVES = (2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
@@ -69,6 +89,8 @@ class EncoderSize:
     heads: int = 4
     embedding: Embedding = "sinusoidal"
     source: Source = "matrix"
+    overall: bool = False
+    """with the vectors of means and largest numbers; weights of before have none"""
 
     def __post_init__(self) -> None:
         if self.embedding not in EMBEDDINGS:
@@ -145,7 +167,7 @@ class Explicit(nn.Module):
         self.number = nn.Sequential(nn.Linear(2 * len(SIZE_OCTAVES) + 1, inner), nn.GELU(), nn.Linear(inner, inner))
         self.kind = nn.Parameter(torch.randn(EXPLICIT, inner) * 0.5)
         self.op, self.dtype, self.device = (nn.Embedding(len(k), inner) for k in (OPS, DTYPES, DEVICES))
-        self.mode = nn.Parameter(torch.zeros(len(TIMED), inner))
+        self.mode = nn.Parameter(torch.randn(len(TIMED), inner))
 
     def forward(self, sizes: Tensor, problem: Tensor) -> Tensor:
         op, dtype, n, device, mode = problem.unbind(1)
@@ -162,10 +184,11 @@ class Explicit(nn.Module):
 
 
 class FromSample(nn.Module):
-    """Vectors of the sampled nonzeros and of the squares, and which of them are there."""
+    """Vectors of the sampled nonzeros and of the squares, which of them are there, and those of all together."""
 
-    def __init__(self, inner: int, embedding: Embedding) -> None:
+    def __init__(self, inner: int, embedding: Embedding, overall: bool) -> None:
         super().__init__()
+        self.overall = Overall(inner) if overall else None
         self.indices = SinusoidalIndices() if embedding == "sinusoidal" else LearntIndices()
         self.first = nn.Linear(self.indices.width, inner)
         self.part = nn.Embedding(len(PARTS), inner)
@@ -173,7 +196,7 @@ class FromSample(nn.Module):
         self.second = nn.Sequential(nn.GELU(), nn.Linear(inner, inner))
         self.square = nn.Sequential(nn.GELU(), nn.Linear(inner, inner), nn.GELU(), nn.Linear(inner, inner))
 
-    def forward(self, batch: EncoderInput) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: EncoderInput) -> tuple[Tensor, Tensor, Tensor | None]:
         part = batch.entries[..., FIELDS.index("part")]
         there = part >= 0
         first = self.first(self.indices(batch.entries, batch.sizes))
@@ -185,7 +208,37 @@ class FromSample(nn.Module):
         # Sums, not means: how much a square holds is what block fill is about.
         held = member.to(vectors.dtype).transpose(1, 2) @ vectors[:, SINGLES:] / 8.0
         squares = self.square(held)
-        return torch.cat([vectors[:, :SINGLES], squares], 1), torch.cat([there[:, :SINGLES], member.any(1)], 1)
+        seen, known = torch.cat([vectors[:, :SINGLES], squares], 1), torch.cat([there[:, :SINGLES], member.any(1)], 1)
+        return seen, known, None if self.overall is None else self.overall(seen, known)
+
+
+class Overall(nn.Module):
+    """The mean of every view, and the largest of each number over all nonzeros and over all squares."""
+
+    views: Tensor
+
+    def __init__(self, inner: int) -> None:
+        super().__init__()
+        views = torch.zeros(len(PARTS), SINGLES + SQUARES, dtype=torch.bool)
+        at = 0
+        for view, places in enumerate((RANKS, 2 * ROWS, LONGEST * LONGEST_ENTRIES, HEADS * HEAD_ROWS * HEAD_ENTRIES)):
+            views[view, at : at + places] = True
+            at += places
+        for side in range(len(SQUARE_SIDES)):  # squares of the sizes take turns
+            views[PARTS.index("squares8") + side, SINGLES + side :: len(SQUARE_SIDES)] = True
+        self.register_buffer("views", views, persistent=False)
+        self.kind = nn.Parameter(torch.randn(OVERALL, inner) * 0.5)
+        self.network = nn.Sequential(nn.Linear(inner, inner), nn.GELU(), nn.Linear(inner, inner))
+
+    def forward(self, vectors: Tensor, there: Tensor) -> Tensor:
+        """(batch, OVERALL, inner) of vectors (batch, places, inner)."""
+        seen = (self.views & there[:, None]).to(vectors.dtype)  # (batch, views, places)
+        means = seen @ vectors / seen.sum(-1, keepdim=True).clamp(min=1.0)
+        some = vectors.masked_fill(~there[..., None], -torch.inf)
+        largest = torch.stack([some[:, :SINGLES].amax(1), some[:, SINGLES:].amax(1)], dim=1)
+        largest = torch.where(torch.isinf(largest), 0.0, largest)  # where there is none at all
+        told: Tensor = self.network(torch.cat([means, largest], dim=1)) + self.kind
+        return told
 
 
 class FromFeatures(nn.Module):
@@ -204,7 +257,7 @@ class FromFeatures(nn.Module):
             nn.Linear(*sizes[:2]), nn.GELU(), nn.Linear(*sizes[1:3]), nn.GELU(), nn.Linear(*sizes[2:])
         )
 
-    def forward(self, batch: EncoderInput) -> tuple[Tensor, Tensor]:
+    def forward(self, batch: EncoderInput) -> tuple[Tensor, Tensor, None]:
         if batch.named.shape[1] != len(FEATURE_NAMES):
             raise ValueError(
                 "An encoder with source='features' needs samples that carry them: "
@@ -212,7 +265,7 @@ class FromFeatures(nn.Module):
             )
         scaled = (torch.log1p(batch.named) - self.mean) / self.deviation
         vectors = self.network(scaled).reshape(len(scaled), self.tokens, -1)
-        return vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device)
+        return vectors, torch.ones(vectors.shape[:2], dtype=torch.bool, device=vectors.device), None
 
 
 class MatrixEncoder(nn.Module):
@@ -221,12 +274,13 @@ class MatrixEncoder(nn.Module):
     def __init__(self, width: int, size: EncoderSize | None = None) -> None:
         super().__init__()
         self.width, self.size = width, size or EncoderSize()
-        self.prefix_length = EXPLICIT + self.size.queries
+        overall = self.size.overall and self.size.source == "matrix"
+        self.prefix_length = EXPLICIT + self.size.queries + (OVERALL if overall else 0)
         inner = self.size.inner
         self.explicit = Explicit(inner)
         self.reader: FromSample | FromFeatures | None = None
         if self.size.source == "matrix":
-            self.reader = FromSample(inner, self.size.embedding)
+            self.reader = FromSample(inner, self.size.embedding, overall)
         elif self.size.source == "features":
             self.reader = FromFeatures(inner)
         self.queries = nn.Parameter(torch.randn(self.size.queries, inner) * 0.5)
@@ -238,10 +292,12 @@ class MatrixEncoder(nn.Module):
     def forward(self, batch: EncoderInput) -> Tensor:
         explicit = self.explicit(batch.sizes, batch.problem)
         context, mask = explicit, torch.ones(explicit.shape[:2], dtype=torch.bool, device=explicit.device)
+        overall = None
         if self.reader is not None:
-            vectors, there = self.reader(batch)
+            vectors, there, overall = self.reader(batch)
             context, mask = torch.cat([context, vectors.to(context.dtype)], 1), torch.cat([mask, there], 1)
         pooled = self.pool(self.queries.expand(len(explicit), -1, -1), context, mask)
+        pooled = pooled if overall is None else torch.cat([pooled, overall.to(pooled.dtype)], 1)
         for layer in self.mix:
             pooled = layer(pooled)
         prefix: Tensor = self.project(self.norm(torch.cat([explicit, pooled], dim=1)))

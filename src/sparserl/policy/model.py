@@ -34,8 +34,8 @@ class Size:
 
 
 SIZES: Mapping[str, Size] = {
-    "tiny": Size(Shape(width=64, layers=2, heads=4, kv_heads=2, inner=128), EncoderSize(inner=64, queries=8)),
-    "nano": Size(Shape(width=384, layers=8, heads=6, kv_heads=2, inner=1152)),
+    "tiny": Size(Shape(width=64, layers=2, heads=4, kv_heads=2, inner=128), EncoderSize(64, 8, overall=True)),
+    "nano": Size(Shape(width=384, layers=8, heads=6, kv_heads=2, inner=1152), EncoderSize(overall=True)),
 }
 """nano: 16.9 M parameters and the encoder's; tiny: for tests and for walking all stages on a CPU"""
 

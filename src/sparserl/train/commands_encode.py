@@ -45,7 +45,9 @@ def encoder(
     from sparserl.train.samples import samples_of
 
     try:
-        size = EncoderSize(inner, queries, embedding=cast(Embedding, embedding), source=cast(Source, source))
+        size = EncoderSize(
+            inner, queries, embedding=cast(Embedding, embedding), source=cast(Source, source), overall=True
+        )
         config = EncodeConfig(
             matrices=matrices, withheld_matrices=withheld, probe_matrices=min(matrices, 4_000), largest=largest,
             width=width, size=size, epochs=epochs, batch=batch, probe_split=cast(Split, probe_split),

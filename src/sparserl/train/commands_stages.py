@@ -30,6 +30,7 @@ Compile = Annotated[str, typer.Option(help="torch.compile: auto, on or off")]
 Rate = Annotated[float | None, typer.Option(help="learning rate after the warm-up [the stage's own]")]
 Warmup = Annotated[int | None, typer.Option(help="steps [the stage's own]")]
 Seed = Annotated[int, typer.Option(help="of weights and of the order of the data")]
+BatchTokens = Annotated[int, typer.Option(help="tokens of a step")]
 Longest = Annotated[int, typer.Option(help="tokens of a program; longer ones are left out")]
 Samples = Annotated[Path | None, typer.Option(help="File of matrix samples, made once [OUT/samples.npz].")]
 Matrices = Annotated[Path | None, typer.Option(help="Folder with the real matrices of the collection.")]
@@ -48,7 +49,7 @@ def pretrain(
     size: Annotated[str, typer.Option(help="tiny or nano")] = "nano",
     epochs: Annotated[int, typer.Option(help="times that the corpus is read")] = 4,
     context: Annotated[int, typer.Option(help="tokens of a row")] = 1024,
-    batch_tokens: Annotated[int, typer.Option(help="tokens of a step")] = 32768,
+    batch_tokens: BatchTokens = 32768,
     learning_rate: Rate = None,
     warmup: Warmup = None,
     budget: Budget = 0.0,
@@ -90,7 +91,7 @@ def sft(
     size: Annotated[str, typer.Option(help="tiny or nano, where there are no weights")] = "nano",
     epochs: Annotated[int, typer.Option(help="times that the pairs are gone through")] = 6,
     least_steps: Annotated[int, typer.Option(help="Go through more often where there are fewer steps.")] = 200,
-    batch_tokens: Annotated[int, typer.Option(help="tokens of a step")] = 32768,
+    batch_tokens: BatchTokens = 32768,
     longest: Longest = 2560,
     learning_rate: Rate = None,
     warmup: Warmup = None,
@@ -134,7 +135,7 @@ def worth(
     size: Annotated[str, typer.Option(help="tiny or nano, of those without pretraining")] = "nano",
     epochs: Annotated[int, typer.Option(help="times that the pairs are gone through")] = 3,
     least_steps: Annotated[int, typer.Option(help="Go through more often where there are fewer steps.")] = 200,
-    batch_tokens: Annotated[int, typer.Option(help="tokens of a step")] = 32768,
+    batch_tokens: BatchTokens = 32768,
     share: Annotated[str, typer.Option(help="I/N: every N-th run from the I-th on, for N processes.")] = "0/1",
     budget: Annotated[float, typer.Option(help="Seconds; no run begins later. 0: no limit.")] = 0.0,
     device: Device = "auto",
@@ -171,7 +172,7 @@ def turns(
     alone: Annotated[float, typer.Option(help="share of the draws that are first programs, as in fine-tuning")] = 0.5,
     epochs: Annotated[int, typer.Option(help="times that pairs and programs are gone through")] = 2,
     least_steps: Annotated[int, typer.Option(help="Go through more often where there are fewer steps.")] = 100,
-    batch_tokens: Annotated[int, typer.Option(help="tokens of a step")] = 32768,
+    batch_tokens: BatchTokens = 32768,
     longest: Annotated[int, typer.Option(help="tokens of two programs and the line between; longer: left out")] = 2816,
     learning_rate: Rate = None,
     warmup: Warmup = None,
@@ -196,15 +197,14 @@ def rank(
     *,
     out: Out,
     collection: FromCollection,
-    weights: Annotated[Path, typer.Option(help="Folder of the fine-tuning run: where to begin, and the reference.")],
+    weights: Annotated[Path, typer.Option(help="Folder of the fine-tuning run: where to begin.")],
     samples: Samples = None,
     matrices: Matrices = None,
     target: Target = "h200",
     resume: Resume = False,
-    beta: Annotated[float, typer.Option(help="how hard a pair pulls")] = 0.1,
-    anchor: Annotated[float, typer.Option(help="what a nat that the winner loses costs, in nats of the margin")] = 2.0,
-    epochs: Annotated[int, typer.Option(help="times that the pairs are gone through")] = 1,
-    batch_pairs: Annotated[int, typer.Option(help="pairs of a step")] = 16,
+    pull: Annotated[float, typer.Option(help="what a fork counts, where a token counts 1")] = 1.0,
+    epochs: Annotated[int, typer.Option(help="times that the programs are gone through")] = 1,
+    batch_tokens: BatchTokens = 32768,
     longest: Longest = 2560,
     learning_rate: Rate = None,
     warmup: Warmup = None,
@@ -213,21 +213,23 @@ def rank(
     compile: Compile = "auto",
     seed: Seed = 0,
 ) -> None:
-    """Make the faster of two measured programs the more probable one."""
+    """Where two measured programs of a matrix part, make the way to the better one more likely."""
     from sparserl.store import read_jsonl
     from sparserl.train.loop import CHECKS
     from sparserl.train.rank import RankConfig
     from sparserl.train.rank import rank as run
     from sparserl.train.sft import Places
 
-    config = RankConfig(beta, anchor, batch_pairs=batch_pairs, longest=longest, epochs=epochs, target=target)
-    config = replace(config, loop=_loop(config.loop, learning_rate, warmup, (budget, device, compile, seed)))
+    own = RankConfig().sft
+    loop = _loop(own.loop, learning_rate, warmup, (budget, device, compile, seed))
+    fine = replace(own, target=target, epochs=epochs, batch_tokens=batch_tokens, longest=longest, loop=loop)
+    places = Places(out, collection, weights, None, samples, matrices, resume)
     with progress("rank") as watch:
-        found = run(config, Places(out, collection, weights, None, samples, matrices, resume), watch)
+        found = run(RankConfig(pull, sft=fine), places, watch)
     checks = read_jsonl(out / CHECKS)
-    if checks and "pair_accuracy" in checks[0] and found.complete:
-        before, after = checks[0]["pair_accuracy"], checks[-1]["pair_accuracy"]
-        typer.echo(f"dev pairs with the winner more probable: {before:.1%} before, {after:.1%} after")
+    if checks and "forks_right" in checks[0] and found.complete:
+        before, after = checks[0]["forks_right"], checks[-1]["forks_right"]
+        typer.echo(f"dev forks with the better way more probable: {before:.1%} before, {after:.1%} after")
     _say(found)
 
 

@@ -155,9 +155,8 @@ def twisted(spec: Spec, most: float) -> Pattern:
     blocky = splits.base_family(spec.family, spec.params) in NOT_BLOCKS
     if rng.random() < 0.5 and not blocky and pattern.nonzeros * 4 <= most:
         return _blocks(pattern, rng, spec.seed, most)
-    twists = (_transposed, _cropped, _thinned, _doubled, _reordered, _symmetric)
     for _ in range(1 + int(rng.integers(0, 2))):
-        pattern = twists[int(rng.integers(0, len(twists)))](pattern, rng, spec.seed)
+        pattern = TWISTS[int(rng.integers(0, len(TWISTS)))](pattern, rng, spec.seed)
     return pattern
 
 
@@ -215,6 +214,44 @@ def _symmetric(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern
     return building.both_ways(size, pattern.row_index(), pattern.cols)
 
 
+def _repeated(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
+    """A window of it, or a small matrix as full as it, along the diagonal again and again: many alike components."""
+    side = min(int(2 ** (3 + 6 * float(rng.random()))), *pattern.shape)
+    middle = int(rng.integers(0, pattern.nonzeros))
+    at = (int(np.searchsorted(pattern.row_start, middle, side="right")) - 1, int(pattern.cols[middle]))
+    top, left = (max(0, min(place - side // 2, n - side)) for place, n in zip(at, pattern.shape, strict=True))
+    row, col = pattern.row_index() - np.int32(top), pattern.cols - np.int32(left)
+    keep = (row >= 0) & (row < side) & (col >= 0) & (col < side)
+    row, col = row[keep].astype(np.int64), col[keep].astype(np.int64)
+    if len(row) < side or rng.random() < 0.5:
+        links = min(side, 1 + pattern.nonzeros // pattern.rows)
+        row = np.repeat(np.arange(side, dtype=np.int64), links)
+        col = rng.integers(0, side, len(row))
+        col[::links] = np.arange(side)
+    count = max(2, min(pattern.nonzeros // max(1, len(row)), 2 * max(pattern.shape) // side))
+    shift = np.arange(count, dtype=np.int64)[:, None] * side
+    every_row, every_col = ((shift + each).ravel().astype(np.int32) for each in (row, col))
+    return Pattern.from_coordinates(count * side, count * side, every_row, every_col)
+
+
+def _spiked(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
+    """A few rows, or columns, made 2 to 200 times as long as the mean: what one such row forbids is learnt here."""
+    rows, columns = pattern.shape
+    few = max(1, min(rows // 4, int(10 ** (3 * float(rng.random()) - 0.5))))
+    times = 2 * 100 ** float(rng.random())
+    length = max(1, min(columns, int(times * pattern.nonzeros / rows), pattern.nonzeros // few))
+    row = np.repeat(rng.integers(0, rows, few, dtype=np.int32), length)
+    col = rng.integers(0, columns, len(row), dtype=np.int32)
+    spikes = _from(pattern, row, col)
+    if rows == columns and rng.random() < 0.3:
+        spikes = _transposed(spikes, rng, seed)
+    return building.stack([(0, 0, pattern), (0, 0, spikes)], rows, columns)
+
+
+TWISTS = (_transposed, _cropped, _thinned, _doubled, _reordered, _symmetric, _repeated, _spiked)
+"""one or two of them change a matrix"""
+
+
 # ── Shards ────────────────────────────────────────────────────────────────────
 
 
@@ -253,7 +290,7 @@ def build_examples(folder: Path, plan: ShardPlan, told: Callable[[int, int], Non
     """Make what is missing of the shards and read them all; `told(done, total)` hears of every finished one."""
     starts = range(0, plan.count, plan.shard)
     facts = {**asdict(plan.draws), "withheld": sorted(plan.draws.withheld), "sample": VERSION}
-    facts["lines"] = [str(line) for line in LINES]
+    facts |= {"lines": [str(line) for line in LINES], "twists": [twist.__name__ for twist in TWISTS]}
     tag = f"{plan.draws.split}-{content_key(facts)[:8]}"  # other draws never share a file
     ranges = [range(at, min(at + plan.shard, plan.count)) for at in starts]
     paths = [folder / f"{tag}-{r.start:07d}-{r.stop:07d}.npz" for r in ranges]

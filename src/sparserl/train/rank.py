@@ -1,172 +1,143 @@
-"""Stage: the ranking pass. Of two measured programs for a matrix, the better one is made more probable.
+"""Stage: the ranking pass. Where two measured programs of a matrix part, the way to the better one is made more likely.
 
     sparserl train rank --collection DIR --weights runs/sft --out runs/rank [--resume]
 
-A pair is two programs of one matrix and problem: the winner among those that fine-tuning learnt from, the loser slower
-by more than the noise, or, for some pairs, one that failed there or would (`misfits`). The loss is that of direct
-preference optimisation, with the fine-tuned weights as the reference, and an anchor:
+It goes on with fine-tuning's own draws and loss, at a lower rate, and adds a preference at every fork (`forks`) of the
+programs that are drawn:
 
-    -log sigmoid(beta * ((log q(w) - log q_ref(w)) - (log q(l) - log q_ref(l))))
-        + anchor * beta * max(0, log p_ref(w) - log p(w) - slack)
+    -log sigmoid(log p(token) - log p(worse tokens in its place))
 
-q is the probability of what was decided, from where the two texts part: of the rest of the header, or, under one
-header, of the next few tokens. The body that follows from a header is left alone: making a loser's body less probable
-under its own header unlearns how to write it (with whole texts, a third of the samples that had been right no longer
-were). p is the probability of the whole winner: losing a nat of it costs more than a nat of the margin can earn.
+This is what preference optimisation of pairs says of the one token at which a pair parts. What follows that token is
+left alone: making the rest of a loser less probable unlearns how to write it (with whole texts, a third of the samples
+that had been right no longer were; with whole headers, one in fifty was no longer a program). The worse tokens come
+from slower programs of the matrix, from those that failed there or would (`misfits`), and from layouts that the matrix
+does not admit. Fine-tuning's loss is the anchor: what nothing is known of stays as probable as it was.
 
-The reference's log-probabilities are computed once and kept in OUT/reference.npz. The share of dev pairs in which the
-winner is the more probable one is written down before and after (checks.jsonl: step 0 and the last).
-
-Not covered: pairs across matrices; fresh samples of the policy (that is reinforcement learning); going on elsewhere
-from the weights of a broken-off pass, which would change the reference.
+The share of dev forks at which the good token is the more probable one is written down before and after (checks.jsonl:
+step 0 and the last). Not covered: fresh samples of the policy (that is reinforcement learning).
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import logging
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import inf
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import cross_entropy, softplus
 
 from sparserl.errors import SparseRLError
 from sparserl.matrix import Array
 from sparserl.policy.model import Policy
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Mode
-from sparserl.store import append_jsonl, content_key, write_atomic, write_json
-from sparserl.train import collected
-from sparserl.train.chosen import ChoiceRules, is_dev, timed
+from sparserl.store import append_jsonl, write_json
+from sparserl.train.chosen import Chosen, choose, shares, with_bodies
 from sparserl.train.collected import CollectedCase, Collection
-from sparserl.train.loop import (
-    CHECKS,
-    Finished,
-    LoopConfig,
-    Start,
-    Step,
-    Watch,
-    autocast,
-    compile_layers,
-    device_of,
-    open_run,
-    run,
-    start_from,
-    weights_sha,
-)
+from sparserl.train.forks import Fork, Ways, forks, line_ids, log_times, ways_of
+from sparserl.train.loop import CHECKS, Finished, LoopConfig, Start, Step, Watch, autocast, open_run, run, start_from
 from sparserl.train.misfits import read_misfits
 from sparserl.train.samples import Sampled
-from sparserl.train.sft import Places, Prompts, asked, encode_programs, matrix_samples, token_log_probs
+from sparserl.train.sft import FineTuning, Places, SFTConfig, encode_programs, known_of, learnt
 from sparserl.train.withheld import withheld_text
 
-log = logging.getLogger(__name__)
+
+class Drawn(NamedTuple):
+    """Whose forks: a matrix, a problem, a mode and a good program."""
+
+    case: str
+    problem: str
+    mode: Mode
+    program: str
 
 
 @dataclass(frozen=True)
 class RankConfig:
-    """Which pairs, and how hard they pull."""
+    """How hard forks pull, and what fine-tuning goes on beside."""
 
-    beta: float = 0.1
-    anchor: float = 2.0
-    """what a nat that the winner loses costs, in nats of the margin"""
-    slack: float = 0.5
-    """nats of the whole winner that may be lost free: rounding alone moves it by some"""
-    decision: int = 16
-    """tokens that count from where two bodies part"""
+    pull: float = 1.0
+    """what a fork counts, where a token of a program counts 1"""
     gap: float = 0.06
-    """a loser is slower by more than this, as a logarithm: twice the noise of a timing"""
-    pairs: int = 16
-    """of a matrix and problem, at most"""
-    failed_share: float = 0.25
-    """of them, at most, against a program that failed on that matrix, or a misfit"""
-    batch_pairs: int = 16
-    longest: int = 2560
-    """tokens of a program"""
-    epochs: int = 1
-    target: str = "h200"
-    """the machine that the collection was measured on"""
-    rules: ChoiceRules = field(default_factory=ChoiceRules)
-    loop: LoopConfig = field(default_factory=lambda: LoopConfig(learning_rate=2e-5, weight_decay=0.0, warmup=20))
+    """a worse way is slower by more than this, as a logarithm: twice the noise of a timing"""
+    sft: SFTConfig = field(
+        default_factory=lambda: SFTConfig(
+            epochs=1, least_steps=1, loop=LoopConfig(learning_rate=1e-4, weight_decay=0.0, warmup=20)
+        )
+    )
 
     def __post_init__(self) -> None:
-        if not self.beta > 0 or self.anchor < 0 or self.gap <= 0:
-            raise SparseRLError("The ranking pass needs 'beta' and 'gap' above 0 and an 'anchor' of at least 0.")
-        if min(self.pairs, self.batch_pairs, self.epochs, self.decision) < 1 or not 0 <= self.failed_share <= 1:
-            raise SparseRLError(
-                "'pairs', 'batch_pairs', 'epochs' and 'decision' must be at least 1, 'failed_share' 0..1."
-            )
+        if not self.pull > 0 or not self.gap > 0:
+            raise SparseRLError("The 'pull' and 'gap' of a ranking pass must be above 0.")
 
 
-@dataclass(frozen=True)
-class Pair:
-    """Hashes of two programs of one matrix and problem."""
-
-    case: str
-    problem: str
-    winner: str
-    loser: str
-    mode: Mode = "solver"
-
-
-def pairs_of(
-    case: CollectedCase, collection: Collection, config: RankConfig, misfits: Sequence[str] = ()
-) -> list[Pair]:
-    """A fixed random choice of a case's pairs, by every mode that fine-tuning asks for."""
-    rules = config.rules
-    others = {mode: int(share * config.pairs) for mode, share in rules.modes.items() if mode != rules.mode}
-    counts = {rules.mode: config.pairs - sum(others.values()), **others}
-    return [
-        pair
-        for mode, count in counts.items()
-        if count
-        for pair in _of_mode(case, collection, replace(config, pairs=count), misfits, mode)
-    ]
+def all_forks(
+    collection: Collection, chosen: Iterable[Chosen], ids: Mapping[str, Array],
+    misfits: Mapping[tuple[str, str], Sequence[str]], gap: float,
+) -> dict[Drawn, list[Fork]]:  # fmt: skip
+    """The forks of all good programs, those that have any."""
+    wanted: dict[tuple[str, str], list[Chosen]] = {}
+    for each in chosen:
+        if not each.body and each.program in ids:
+            wanted.setdefault((each.case, each.problem), []).append(each)
+    lines = _lines(collection)
+    found: dict[Drawn, list[Fork]] = {}
+    for case in collection.cases:
+        ways: dict[Mode, Ways] = {}
+        key = case.name, case.problem
+        for each in wanted.get(key, ()):
+            if each.mode not in ways:
+                known = known_of_case(case, collection, ids, misfits.get(key, ()), each.mode)
+                fits = frozenset(case.admitted)
+                ways[each.mode] = ways_of(known, ((of, line in fits) for line, of in lines[case.problem].items()))
+            if some := forks(ids[each.program], ways[each.mode], gap):
+                found[Drawn(*key, each.mode, each.program)] = some
+    return found
 
 
-def _of_mode(
-    case: CollectedCase, collection: Collection, config: RankConfig, misfits: Sequence[str], mode: Mode
-) -> list[Pair]:
-    found = timed(case, collection, mode)
-    if not found:
-        return []
-    best = found[0][0]
-    winners = [(us, m) for us, m in found if us - best <= config.rules.reach * config.rules.tau][: config.rules.most]
-    slower = [(w.program, m.program) for us, w in winners for other, m in found if other - us > config.gap]
-    failed = [m.program for m in case.programs if not m.correct] + [p for p in misfits if p in collection.texts]
-    failed = [program for program in failed if not withheld_text(collection.texts[program].text)]
-    broken = [(w.program, program) for _, w in winners for program in failed]
-    seed = hashlib.sha256(f"{config.loop.seed} {case.name} {case.problem} {mode}".encode()).digest()
-    rng = np.random.default_rng(list(seed))
-    few = min(len(broken), round(config.failed_share * config.pairs))
-    drawn = [broken[i] for i in rng.permutation(len(broken))[:few]]
-    drawn += [slower[i] for i in rng.permutation(len(slower))[: config.pairs - few]]
-    return [Pair(case.name, case.problem, winner, loser, mode) for winner, loser in drawn]
+def _lines(collection: Collection) -> dict[str, dict[str, Array]]:
+    """By problem: every layout that some matrix of the collection admits."""
+    tokenizer = Tokenizer.load()
+    found: dict[str, dict[str, Array]] = {}
+    for case in collection.cases:
+        known = found.setdefault(case.problem, {})
+        known.update({line: line_ids(line, tokenizer) for line in case.admitted if line not in known})
+    return found
 
 
-def decided(one: Array, other: Array, count: int) -> tuple[slice, slice]:
-    """The tokens of two programs that their difference was decided by: see the head of this file."""
-    shorter = min(len(one), len(other))
-    differ = np.flatnonzero(one[:shorter] != other[:shorter])
-    first = int(differ[0]) if len(differ) else shorter
-    ends = [int(np.flatnonzero(ids == Tokenizer.code)[0]) for ids in (one, other)]
-    if first <= min(ends):  # the headers part; what ends the one is a decision too
-        return slice(first, ends[0] + 1), slice(first, ends[1] + 1)
-    return slice(first, first + count), slice(first, first + count)
+def known_of_case(
+    case: CollectedCase, collection: Collection, ids: Mapping[str, Array], misfits: Sequence[str], mode: Mode
+) -> Iterator[tuple[Array, float]]:
+    times = dict.fromkeys(misfits, inf) | log_times(case, mode)
+    for program, us in times.items():
+        if program in ids and not withheld_text(collection.texts[program].text):
+            yield ids[program], us
 
 
-def preference(policy_margin: Tensor, reference_margin: Tensor, beta: float) -> Tensor:
-    """-log sigmoid(beta * (margin - reference margin)), a pair each; a margin is log p(w) - log p(l)."""
-    return -logsigmoid(beta * (policy_margin - reference_margin))
+def pull_of(logits: Tensor, ids: Tensor, forked: Sequence[Sequence[Fork]]) -> Tensor:
+    """-log sigmoid(log p(good) - log p(worse)), a fork each. logits: (batch, tokens - 1, vocabulary) of ids."""
+    flat = [(row, fork) for row, some in enumerate(forked) for fork in some]
+    most = max((len(fork.worse) for _, fork in flat), default=1)
+    tokens = np.zeros((len(flat), most), dtype=np.int64)
+    there = np.zeros((len(flat), most), dtype=bool)
+    for k, (_, fork) in enumerate(flat):
+        tokens[k, : len(fork.worse)] = fork.worse
+        there[k, : len(fork.worse)] = True
+    rows, at = (torch.tensor(each, dtype=torch.int64) for each in ([r for r, _ in flat], [f.at for _, f in flat]))
+    rows, at, worse, known = (
+        each.to(logits.device, non_blocking=True)
+        for each in (rows, at, torch.from_numpy(tokens), torch.from_numpy(there))
+    )
+    good = logits[rows, at - 1, ids[rows, at]].float()
+    others = logits[rows[:, None], at[:, None] - 1, worse].float().masked_fill(~known, -torch.inf)
+    return softplus(torch.logsumexp(others, dim=1) - good)
 
 
-class Ranking:
-    """The task: batches of pairs in a fixed random order."""
+class Ranking(FineTuning):
+    """Fine-tuning with forks."""
 
     stage = "rank"
 
@@ -174,91 +145,45 @@ class Ranking:
         self,
         config: RankConfig,
         policy: Policy,
-        pairs: tuple[Sequence[Pair], Sequence[Pair]],
+        examples: tuple[Sequence[Chosen], Sequence[Chosen]],
         ids: Mapping[str, Array],
         samples: Mapping[str, Sampled],
+        *,
+        forked: Mapping[Drawn, Sequence[Fork]],
     ) -> None:
-        self.config, self.device = config, device_of(config.loop.device)
-        self.policy = policy.to(self.device)
-        self.train, self.dev = ([p for p in part if p.winner in ids and p.loser in ids] for part in pairs)
-        if not self.train:
-            raise SparseRLError(
-                f"The collection has no two programs of one matrix that differ by more than {config.gap}: collect more."
-            )
-        self._ids = ids
-        self._prompts = Prompts(asked((*self.train, *self.dev)), samples, config.target, self.device)
-        self._order = self._all_batches()
-        self.steps = len(self._order)
-        compile_layers(self.policy, config.loop)
-        self.reference: dict[Pair, tuple[float, ...]] = {}
-        """as `_both` gives them"""
+        super().__init__(config.sft, policy, examples, ids, samples)
+        self.pull, self._forks = config.pull, forked
 
-    def _all_batches(self) -> list[Array]:
-        each = min(self.config.batch_pairs, len(self.train))
-        batches: list[Array] = []
-        for epoch in range(self.config.epochs):
-            order = np.random.default_rng([self.config.loop.seed, epoch, 2]).permutation(len(self.train))
-            batches += [order[at : at + each] for at in range(0, len(order) - each + 1, each)]
-        return batches
-
-    def _both(self, pairs: Sequence[Pair]) -> tuple[Tensor, int]:
-        """(pairs, 3): log-probabilities of what winners and losers decided, and of whole winners; and tokens read."""
-        won, lost = [self._ids[each.winner] for each in pairs], [self._ids[each.loser] for each in pairs]
-        ids, matrix = self._prompts.batch(asked(pairs) * 2, won + lost)
-        counted = torch.zeros(ids.shape, dtype=torch.bool)
-        for row, (one, other) in enumerate(zip(won, lost, strict=True)):
-            of_one, of_other = decided(one, other, self.config.decision)
-            counted[row, of_one] = counted[row + len(pairs), of_other] = True
-        with autocast(self.device):
-            log_probs = token_log_probs(self.policy, ids, matrix)  # 0 for padding
-        sums = (log_probs * counted[:, 1:].to(self.device)).sum(dim=1)
-        whole = log_probs[: len(pairs)].sum(dim=1)
-        return torch.stack([sums[: len(pairs)], sums[len(pairs) :], whole], dim=1), sum(map(len, won + lost))
-
-    def _reference(self, pairs: Sequence[Pair]) -> Tensor:
-        return torch.tensor([self.reference[each] for each in pairs], device=self.device)
+    def _forked(self, examples: Sequence[Chosen]) -> list[Sequence[Fork]]:
+        drawn = [Drawn(each.case, each.problem, each.mode, each.program) for each in examples]
+        return [() if each.body else self._forks.get(key, ()) for each, key in zip(examples, drawn, strict=True)]
 
     def loss(self, step: int) -> Step:
-        config, pairs = self.config, [self.train[index] for index in self._order[step]]
-        (now, tokens), before = self._both(pairs), self._reference(pairs)
-        preferred = preference(now[:, 0] - now[:, 1], before[:, 0] - before[:, 1], config.beta).mean()
-        kept = now[:, 2] - before[:, 2]
-        lost = torch.relu(-kept - config.slack).mean()
-        parts = {"preference": preferred, "lost": lost, "kept": kept.mean()}
-        return Step(preferred + config.anchor * config.beta * lost, tokens, parts)
+        examples = [self._train[index] for index in self._batches[step]]
+        ids, matrix = self._batch(examples)
+        targets = learnt(ids, torch.tensor([each.body for each in examples], device=self.device))
+        with autocast(self.device):
+            logits = self.policy(ids[:, :-1], matrix)
+            nats = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=Tokenizer.pad, reduction="sum")
+        pulls = pull_of(logits, ids, self._forked(examples))
+        tokens = (targets != Tokenizer.pad).sum().clamp(min=1)
+        parts = {"nats": nats / tokens, "fork": pulls.sum() / max(1, len(pulls))}
+        return Step((nats + self.pull * pulls.sum()) / tokens, ids.numel(), parts)
 
     def check(self) -> dict[str, float]:
-        """On dev pairs, by what was decided: how often the winner is the more probable one, and more so than before."""
-        right = moved = 0
-        loss = kept = 0.0
-        for at in range(0, len(self.dev), 16):
-            part = self.dev[at : at + 16]
-            now, before = self._both(part)[0], self._reference(part)
-            margin, was = now[:, 0] - now[:, 1], before[:, 0] - before[:, 1]
-            right += int((margin > 0).sum())
-            moved += int((margin > was).sum())
-            loss += float(preference(margin, was, self.config.beta).sum())
-            kept += float((now[:, 2] - before[:, 2]).sum())
-        figures = {"pair_accuracy": right, "moved_right": moved, "dev_preference": loss, "dev_kept": kept}
-        return {name: value / len(self.dev) for name, value in figures.items()} if self.dev else {}
-
-    @torch.no_grad()
-    def refer(self, path: Path, key: str) -> None:
-        """Fill `reference` from the policy as it is now, or from `path` where that was done for the same weights."""
-        pairs = [*self.train, *self.dev]
-        if path.exists():
-            with np.load(path) as file:
-                if str(file["key"]) == key and len(file["sums"]) == len(pairs):
-                    self.reference = {p: tuple(each.tolist()) for p, each in zip(pairs, file["sums"], strict=True)}
-                    return
-        self.policy.eval()
-        found: list[tuple[float, ...]] = []
-        for at in range(0, len(pairs), 16):
-            found += map(tuple, self._both(pairs[at : at + 16])[0].tolist())
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, sums=np.array(found), key=np.array(key))
-        write_atomic(path, buffer.getvalue())
-        self.reference = dict(zip(pairs, found, strict=True))
+        """Fine-tuning's, and the forks of matrices that were never trained on: how often the good token is ahead."""
+        figures = super().check()
+        ahead = count = 0
+        nats = 0.0
+        for at in range(0, len(self._dev), 16):
+            part = self._dev[at : at + 16]
+            ids, matrix = self._batch(part)
+            with autocast(self.device):
+                pulls = pull_of(self.policy(ids[:, :-1], matrix), ids, self._forked(part))
+            ahead += int((pulls < float(np.log(2.0))).sum())
+            count += len(pulls)
+            nats += float(pulls.sum())
+        return {**figures, "forks_right": ahead / count, "dev_fork_loss": nats / count} if count else figures
 
 
 def rank(config: RankConfig, places: Places, watch: Watch | None = None) -> Finished:
@@ -267,25 +192,28 @@ def rank(config: RankConfig, places: Places, watch: Watch | None = None) -> Fini
     if places.weights is None:
         raise SparseRLError("The ranking pass needs fine-tuned weights: give --weights DIR, the folder of an SFT run.")
     goes_on = open_run(places.out, "rank", asdict(config), places.resume)
-    collection = collected.load(places.collection)
-    samples = matrix_samples(places, collection)
-    train: list[Pair] = []
-    dev: list[Pair] = []
+    known, rules = known_of(places), config.sft.rules
+    collection = known.collection
+    structures = {name: each.structure for name, each in known.samples.items()}
+    train, dev = choose(collection, structures, rules)
     misfits = read_misfits(places.collection)
-    for case in collection.cases:
-        pairs = pairs_of(case, collection, config, misfits.get((case.name, case.problem), ()))
-        (dev if is_dev(case, config.rules) else train).extend(pairs)
-    programs = {name for pair in (*train, *dev) for name in (pair.winner, pair.loser)}
-    ids = encode_programs({name: collection.texts[name].text for name in sorted(programs)}, config.longest)
+    ids = encode_programs({name: text.text for name, text in collection.texts.items()}, config.sft.longest)
+    found = all_forks(collection, (*train, *dev), ids, misfits, config.gap)
+    if not found:
+        raise SparseRLError(
+            f"The collection has no two programs of one matrix that differ by more than {config.gap}: collect more."
+        )
+    train = with_bodies(train, collection, structures, rules, seed=config.sft.loop.seed)
     policy, broke_off = start_from(places.weights, "rank")
-    if broke_off.step:
-        raise SparseRLError(f"{places.weights} is a broken-off ranking pass: give the fine-tuned weights.")
-    task = Ranking(config, policy, (train, dev), ids, samples)
-    judged = [asdict(each) for each in (*task.train, *task.dev)]
-    key = content_key({"weights": weights_sha(places.weights), "decision": config.decision, "pairs": judged})
-    task.refer(places.out / "reference.npz", key)
-    write_json(places.out / "data.json", {"train_pairs": len(task.train), "dev_pairs": len(task.dev)})
+    task = Ranking(config, policy, (train, dev), ids, known.samples, forked=found)
+    counted = {"programs": len(found), "forks": sum(map(len, found.values()))}
+    write_json(places.out / "data.json", {"train": shares(train), "dev": shares(dev), "forked": counted})
     if not goes_on:
         with torch.no_grad():
-            append_jsonl(places.out / CHECKS, {"step": 0, **task.check()})
-    return run(task, config.loop, places.out, Start(goes_on, clock_s=clock_s), watch)
+            append_jsonl(places.out / CHECKS, {"step": 0, **_looked(task)})
+    return run(task, config.sft.loop, places.out, Start(goes_on, broke_off, clock_s), watch)
+
+
+def _looked(task: Ranking) -> dict[str, float]:
+    task.policy.eval()
+    return task.check()
