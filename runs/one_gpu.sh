@@ -32,7 +32,7 @@ python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 collection=${collection:-$out/collection}
 tokens=$out/tokens.npz samples=$out/samples.npz
-gently=(--learning-rate 2e-4 --epochs 3)
+gently=(--learning-rate 2e-4 --epochs 3) pull=(--pull 4)
 how=(--target h200 --budget "$budget" --resume)
 fine=(--collection "$collection" --samples "$samples" "${matrices[@]}" "${how[@]}")
 real=() && ((${#matrices[@]})) && real=(--real "${matrices[1]}")
@@ -79,13 +79,16 @@ estimate() {  # needs no GPU, but scikit-learn
     while IFS=, read -r problem cases; do
         "${sparserl[@]}" train estimate --collection "$collection" --out "$out/estimated" --problem "$problem" \
             --cases "$cases" "${matrices[@]}" | tail -n 1
-    done <<<"spmv f32,3000
-spmv f64,1000
+    done <<<"spmv f32,4000
+spmv f64,1200
 spmm f32 32,1000
-spmm f32 64,1000
+spmm f32 64,1200
 spmm f32 128,1000"
 }
-misfits() { "${sparserl[@]}" train misfits --collection "$collection" "${matrices[@]}" | tail -n 1; }  # needs no GPU
+misfits() {  # needs no GPU
+    "${sparserl[@]}" train misfits --collection "$collection" "${matrices[@]}" | tail -n 1
+    [[ ! -f $out/estimated/cases.jsonl ]] || "${sparserl[@]}" train misfits --collection "$out/estimated" | tail -n 1
+}
 pretrain() {
     "${sparserl[@]}" train pretrain --out "$out/pretrain" --tokens "$tokens" --budget "$budget" --resume
 }
@@ -99,17 +102,26 @@ sft() {
 }
 fine_tuned() {  # first on estimates, where there are some, then, at a lower rate, on what was measured
     local name=$1 from=(--weights "$out/pretrain" --encoder "$out/encoder$1/encoder") && shift
+    local guesses=(--collection "$out/estimated" --samples "$out/estimated.npz" "${how[@]}")
     if [[ -n $weights && -z $name ]]; then
         from=(--weights "$weights" "${gently[@]}")
     elif [[ -f $out/estimated/cases.jsonl ]]; then
-        "${sparserl[@]}" train sft --out "$out/guess$name" "${from[@]}" --collection "$out/estimated" --epochs 2 \
-            --samples "$out/estimated.npz" "${how[@]}" "$@"
-        from=(--weights "$out/guess$name" "${gently[@]}")
+        "${sparserl[@]}" train sft --out "$out/guess$name" "${from[@]}" "${guesses[@]}" --epochs 1 "$@"
+        "${sparserl[@]}" train rank --out "$out/guessed$name" --weights "$out/guess$name" "${guesses[@]}" \
+            --learning-rate 3e-4 "${pull[@]}"
+        from=(--weights "$out/guessed$name" "${gently[@]}")
     fi
     "${sparserl[@]}" train sft --out "$out/sft$name" "${from[@]}" "${fine[@]}" "$@"
 }
 turns() { "${sparserl[@]}" train turns --out "$out/turns" --weights "$out/sft" "${fine[@]}"; }
-rank() { "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" "${fine[@]}"; }
+rank() {
+    local controls
+    "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" "${fine[@]}" "${pull[@]}"
+    [[ -n $study ]] || return 0
+    for controls in blind features learnt; do
+        "${sparserl[@]}" train rank --out "$out/rank-$controls" --weights "$out/sft-$controls" "${fine[@]}" "${pull[@]}"
+    done
+}
 ship() {
     "${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano" --temperature "${TEMPERATURE:-0.6}" \
         --problem "spmv f32" --problem "spmv f64" --problem "spmm f32 64"

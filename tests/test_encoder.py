@@ -15,10 +15,11 @@ import torch
 from sparserl import splits
 from sparserl.errors import StoreError
 from sparserl.families import make
+from sparserl.families.building import generator
 from sparserl.matrix import Pattern
-from sparserl.policy.encoder import EXPLICIT, EncoderInput, EncoderSize, MatrixEncoder, collate
+from sparserl.policy.encoder import EXPLICIT, OVERALL, EncoderInput, EncoderSize, FromSample, MatrixEncoder, collate
 from sparserl.policy.indices import SinusoidalIndices
-from sparserl.policy.sample import FEATURE_NAMES, Sample, sample_pattern
+from sparserl.policy.sample import FEATURE_NAMES, FIELDS, PARTS, SINGLES, Sample, sample_pattern
 from sparserl.records import Problem, Verdict
 from sparserl.train.cases import TrainingCase
 from sparserl.train.collected import CollectedCase, Collection, Measurement
@@ -30,12 +31,23 @@ from sparserl.train.encode import (
     save_encoder,
     train_encoder,
 )
-from sparserl.train.encode_data import Draws, ShardPlan, build_examples, draw_pattern, draw_spec, withheld_in
+from sparserl.train.encode_data import (
+    TWISTS,
+    Draws,
+    ShardPlan,
+    _repeated,
+    _spiked,
+    build_examples,
+    draw_pattern,
+    draw_spec,
+    withheld_in,
+)
 from sparserl.train.encode_times import best_times, read_problem, timed_of
 from sparserl.train.probes import TARGETS, probe
 from sparserl.train.samples import samples_of
 
 SMALL = EncoderSize(inner=32, queries=4, heads=2)
+OVERALL_TOO = replace(SMALL, overall=True)
 CONTROLS = {
     "sinusoidal": SMALL,
     "learnt": replace(SMALL, embedding="learnt"),
@@ -107,18 +119,62 @@ def test_the_problem_and_the_device_are_seen() -> None:
             assert (out[i] - out[j]).abs().max() > 1e-3, (i, j)
 
 
-def test_what_is_timed_is_told_once_it_was_learnt_and_weights_from_before_say_nothing_of_it() -> None:
+def test_what_is_timed_is_told_and_weights_from_before_say_nothing_of_it() -> None:
     made, sample = encoder(), sample_pattern(patterns()[0])
     solver, chain, cold = (collate([sample], [Problem()], modes=[mode]) for mode in ("solver", "chain", "cold"))
     assert torch.equal(solver.problem, cold.problem) and not torch.equal(solver.problem, chain.problem)
-    assert torch.equal(made(solver), made(chain)), "a fresh encoder has not learnt it"
+    assert (made(solver) - made(chain)).abs().max() > 0.1, "as plain as any other part of the problem"
     older = {name: tensor for name, tensor in made.state_dict().items() if name != "explicit.mode"}
-    torch.nn.init.normal_(made.explicit.mode)
-    assert (made(solver) - made(chain)).abs().max() > 1e-3
     made.load_state_dict(older)
     assert torch.equal(made(solver), made(chain))
     with pytest.raises(ValueError, match="as many modes"):
         collate([sample], [Problem()], modes=["solver", "chain"])
+
+
+def test_means_and_the_largest_are_told_beside_what_attention_finds() -> None:
+    made, given = encoder(OVERALL_TOO), batch()
+    out = made(given)
+    assert out.shape == (3, made.prefix_length, 48) == (3, EXPLICIT + 4 + OVERALL, 48) and out.isfinite().all()
+    assert encoder(replace(OVERALL_TOO, source="blind")).prefix_length == EXPLICIT + 4, "there is nothing to tell"
+    told: dict[str, torch.Tensor] = {}
+
+    def kept(name: str) -> Any:
+        return lambda _, inputs, output: told.update({name: inputs[0]})
+
+    assert isinstance(made.reader, FromSample) and made.reader.overall is not None
+    made.reader.overall.register_forward_hook(kept("vectors"))
+    made.reader.overall.network.register_forward_hook(kept("overall"))
+    made(given)
+    places = given.entries[0, :, FIELDS.index("part")]
+    longest = told["vectors"][0, :SINGLES][places[:SINGLES] == PARTS.index("longest")]
+    assert torch.allclose(told["overall"][0, PARTS.index("longest")], longest.mean(0), atol=1e-6)
+    assert torch.allclose(told["overall"][0, len(PARTS)], told["vectors"][0, :SINGLES][places[:SINGLES] >= 0].amax(0))
+    assert torch.equal(told["overall"][2, -1], torch.zeros(32)), "no squares, no largest"
+
+
+def test_twists_give_matrices_that_families_do_not() -> None:
+    pattern = make("mesh", 3, nx=40, ny=40, diagonals=0.5, window=1)
+    assert {twist.__name__ for twist in TWISTS} >= {"_repeated", "_spiked"}
+    for seed in range(12):
+        again, spiked = (twist(pattern, generator(seed, 5), seed) for twist in (_repeated, _spiked))
+        side = next(d for d in range(1, again.rows) if again.rows % d == 0 and _periodic(again, d))
+        assert again.rows == again.columns and side <= 512 and 0 < again.nonzeros <= 3 * pattern.nonzeros
+        assert spiked.shape == pattern.shape and spiked.nonzeros <= 2 * pattern.nonzeros
+        ends = [np.bincount(spiked.cols, minlength=spiked.columns).max(), spiked.row_lengths.max()]
+        assert max(ends) > pattern.row_lengths.max(), "a row or a column is longer than any was"
+    tiny = Pattern.from_coordinates(1, 3, np.array([0], dtype=np.int32), np.array([2], dtype=np.int32))
+    for twist in TWISTS:
+        assert twist(tiny, generator(1, 5), 1).nonzeros >= 1 or twist.__name__ in ("_thinned", "_cropped")
+
+
+def _periodic(pattern: Pattern, side: int) -> bool:
+    """Whether it is one square of this side, again and again."""
+    row, col = pattern.row_index().astype(int), pattern.cols.astype(int)
+    if not (row // side == col // side).all():
+        return False
+    places = np.unique(np.stack([row // side, row % side * side + col % side], axis=1), axis=0)
+    counts = np.bincount(places[:, 0])
+    return bool((counts == counts[0]).all() and len(np.unique(places[:, 1])) == counts[0])
 
 
 def test_neighbours_are_told_apart_in_a_matrix_of_a_billion_columns() -> None:

@@ -520,6 +520,16 @@ def test_a_checkpoint_of_other_parameters_is_refused_and_a_finished_run_is_left_
         sft.sft(SFT, half)
 
 
+def test_a_frozen_encoder_stays_as_it_is_while_the_language_model_learns(
+    tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
+) -> None:
+    config = replace(SFT, frozen=True, least_steps=2)
+    sft.sft(config, sft.Places(tmp_path / "f", collection, weights=tuned[0], samples=samples))
+    before, after = (load_policy(folder / "policy").state_dict() for folder in (tuned[0], tmp_path / "f"))
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and not any(name.startswith("encoder.") for name in changed)
+
+
 @pytest.mark.parametrize("reads", ["blind", "features", "learnt"])
 def test_control_encoders_are_trained_on_the_same_data(
     reads: Any, tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
@@ -609,6 +619,9 @@ def test_layers_are_compiled_where_the_switch_says_so_and_keep_their_names() -> 
     assert list(policy.state_dict()) == names
 
 
+NO_LINES = forks.Fit(forks.Lines((), np.zeros((0, 0), dtype=np.int32)), ())
+
+
 def test_a_fork_is_where_every_known_way_on_is_worse() -> None:
     good = np.array([1, 9, 20, 21, 50, 51])
     ways = forks.ways_of(
@@ -621,7 +634,7 @@ def test_a_fork_is_where_every_known_way_on_is_worse() -> None:
             (np.array([1, 9, 40, 50]), inf),  # failed
             (np.array([1, 9, 20, 22, 50]), -0.02),  # better: nothing is known against it
         ],
-        [],
+        NO_LINES,
     )
     assert forks.forks(good, ways, 0.06) == [forks.Fork(2, (40,)), forks.Fork(5, (52,))]
     other = np.array([1, 9, 30, 31, 50])
@@ -630,12 +643,16 @@ def test_a_fork_is_where_every_known_way_on_is_worse() -> None:
 
 
 def test_layouts_that_a_matrix_does_not_admit_are_worse_from_where_none_is_left() -> None:
-    good = np.array([1, 9, 20, 7, 3, 5, 50])
-    lines = [([1, 9, 20, 7, 3, 5], True), ([1, 9, 20, 7, 4, 5], False), ([1, 9, 30, 7, 3, 5], False)]
-    lines += [([1, 9, 31, 7, 3, 5], False), ([1, 9, 31, 7, 4, 5], True)]
-    ways = forks.ways_of([(good, 0.0)], [(np.array(each), fits) for each, fits in lines])
-    assert forks.forks(good, ways, 0.06) == [forks.Fork(2, (30,)), forks.Fork(4, (4,))]
     tokenizer = Tokenizer.load()
+    lines = forks.Lines.of(["ell c=4", "ell c=8", "rows index=int32", "tiles steps=4", "tiles steps=8"], tokenizer)
+    good = np.array([*forks.line_ids("ell c=4", tokenizer), 50, 51])
+    fit = forks.Fit(lines, ["ell c=4", "tiles steps=8"])
+    four, eight, rows = (tokenizer.encode(each)[0] for each in ("4", "8", "rows"))
+    found = forks.forks(good, forks.ways_of([(good, 0.0)], fit), 0.06)
+    assert [(fork.at, fork.worse) for fork in found] == [(2, (rows,)), (good.tolist().index(four), (eight,))]
+    with_rows = np.array([*forks.line_ids("rows index=int32", tokenizer), 60])
+    assert not [fork for fork in forks.forks(good, forks.ways_of([(good, 0.0), (with_rows, 0.01)], fit), 0.06)
+                if fork.at == 2], "what was measured, and is as good, is no worse way"  # fmt: skip
     recipe = next(iter(space(Problem())))
     ids = forks.line_ids(str(recipe.layout), tokenizer).tolist()
     assert tokenizer.encode_program(recipe.text)[: len(ids)] == ids
@@ -702,3 +719,25 @@ def test_the_gpu_script_collects_every_problem_in_every_share(tmp_path: Path, sa
     lines = sorted(asked.read_text().splitlines(), key=lambda line: line[line.index("--share") :])
     assert [share in line for share, line in zip(("0/2", "1/2"), lines, strict=True)] == [True, True]
     assert all(line.count("--problem") == 5 and "--budget 3" in line for line in lines)
+
+
+def test_the_gpu_script_trains_the_controls_like_the_policy(tmp_path: Path) -> None:
+    asked, stand_in, out = tmp_path / "asked", tmp_path / "stand-in.sh", tmp_path / "run"
+    stand_in.write_text(f'echo "$@" >> {asked}\n')
+    (out / "estimated").mkdir(parents=True)
+    (out / "estimated" / "cases.jsonl").touch()
+    command = ["bash", str(ROOT / "runs" / "one_gpu.sh"), str(out), "--study", "sft", "rank"]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env={**os.environ, "SPARSERL": f"bash {stand_in}"}, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    lines = asked.read_text().splitlines()
+    made = [line.split("--out ")[1].split()[0].removeprefix(f"{out}/") for line in lines]
+    each = ("", "-blind", "-features", "-learnt")
+    chains = [f"{stage}{name}" for name in each for stage in ("guess", "guessed", "sft")]
+    assert made == [*chains, "worth", *(f"rank{name}" for name in each)]
+    for name in each[1:]:
+        own = [line.replace(f"{name} ", " ") for line in lines if f"{name} " in line]
+        mine = [line for line, to in zip(lines, made, strict=True) if "-" not in to and to != "worth"]
+        same = [line.replace(f" -{name}", "").replace(f"encoder{name}/", "encoder/") for line in own]
+        assert [line.replace("/turns ", "/sft ") for line in mine] == same, "what is done to one is done to the other"

@@ -64,6 +64,8 @@ class AssessConfig:
     """programs in one race: the layouts of all of them lie in the machine's memory together"""
     rounds: int = 3
     race_rounds: int = 7
+    race_graph_ms: float = 1.0
+    """as the reference search has it"""
 
     def __post_init__(self) -> None:
         for name in ("samples", "finalists", "race_size", "rounds", "race_rounds"):
@@ -256,7 +258,7 @@ def _measured(
         with phase(took, "race"):
             for first in range(0, max(1, len(chosen)), config.race_size):
                 part = {each: texts[each] for each in chosen[first : first + config.race_size]}
-                for group in _raced(opened, part, names, config.race_rounds):
+                for group in _raced(opened, part, names, config):
                     _take(found, group, races)
     finally:
         opened.close()
@@ -297,11 +299,11 @@ def _finalists(found: Mapping[str, Any], wanted: Mapping[str, Sequence[str]], co
 
 
 def _raced(
-    opened: Opened, texts: Mapping[str, str], names: Sequence[str], rounds: int
+    opened: Opened, texts: Mapping[str, str], names: Sequence[str], config: AssessConfig
 ) -> Iterator[tuple[dict[str, Outcome], dict[str, dict[str, float]]]]:
     """Races of all, or one by one where they don't run together: outcomes, and the baselines' times of each race."""
     try:
-        race = opened.race(texts, names, REPORTED, rounds)
+        race = opened.race(texts, names, REPORTED, config.race_rounds, config.race_graph_ms)
     except BackendError as error:
         if not texts:
             raise
@@ -311,7 +313,7 @@ def _raced(
             yield {program: Outcome(Verdict.FAILED, f"stopped its worker in the race: {error}")}, {}
             return
         for program, text in texts.items():
-            yield from _raced(opened, {program: text}, names, rounds)
+            yield from _raced(opened, {program: text}, names, config)
         return
     baselines = {
         name: {mode: round(t.median_us, 4) for mode, t in race[name].items()} for name in names if name in race

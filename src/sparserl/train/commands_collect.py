@@ -142,7 +142,7 @@ def estimate(
     problem: Annotated[str, typer.Option(help="'spmv f32', 'spmv f64', 'spmm f32 64' …")] = "spmv f32",
     cases: Annotated[int, typer.Option(help="matrices")] = 3000,
     after: Annotated[int, typer.Option(help="Leave out so many: those that the collection may have.")] = 2000,
-    drawn: Annotated[float, typer.Option(min=0, max=1, help="share of matrices like the encoder's, twisted")] = 0.5,
+    drawn: Annotated[float, typer.Option(min=0, max=1, help="share of matrices like the encoder's, twisted")] = 0.6,
     matrices: Annotated[Path | None, typer.Option(help="Folder with the real matrices of the collection.")] = None,
     budget: Annotated[float, typer.Option(help="Seconds; what is left is done by the next call.")] = 1e9,
     workers: Annotated[int, typer.Option(help="processes; 0: none but this one")] = CORES,

@@ -30,6 +30,7 @@ Compile = Annotated[str, typer.Option(help="torch.compile: auto, on or off")]
 Rate = Annotated[float | None, typer.Option(help="learning rate after the warm-up [the stage's own]")]
 Warmup = Annotated[int | None, typer.Option(help="steps [the stage's own]")]
 Seed = Annotated[int, typer.Option(help="of weights and of the order of the data")]
+Frozen = Annotated[bool, typer.Option("--frozen", help="Leave the encoder as it is.")]
 BatchTokens = Annotated[int, typer.Option(help="tokens of a step")]
 Longest = Annotated[int, typer.Option(help="tokens of a program; longer ones are left out")]
 Samples = Annotated[Path | None, typer.Option(help="File of matrix samples, made once [OUT/samples.npz].")]
@@ -88,6 +89,7 @@ def sft(
     features: Annotated[bool, typer.Option("--features", help="Control: it reads named features.")] = False,
     learnt: Annotated[bool, typer.Option("--learnt", help="Control: learnt tables in place of sinusoids.")] = False,
     fraction: Annotated[float, typer.Option(help="of the pairs of matrix and program, at random")] = 1.0,
+    frozen: Frozen = False,
     size: Annotated[str, typer.Option(help="tiny or nano, where there are no weights")] = "nano",
     epochs: Annotated[int, typer.Option(help="times that the pairs are gone through")] = 6,
     least_steps: Annotated[int, typer.Option(help="Go through more often where there are fewer steps.")] = 200,
@@ -109,7 +111,7 @@ def sft(
     if len(controls) > 1:
         raise SparseRLError(f"Choose one of --blind, --features and --learnt. Got --{' --'.join(controls)}.")
     reads: Any = controls[0] if controls else "matrix"
-    config = SFTConfig(size, reads, target, epochs, least_steps, batch_tokens, longest, fraction)
+    config = SFTConfig(size, reads, target, epochs, least_steps, batch_tokens, longest, fraction, frozen)
     config = replace(config, loop=_loop(config.loop, learning_rate, warmup, (budget, device, compile, seed)))
     places = Places(out, collection, weights, encoder, samples, matrices, resume)
     if only_samples:
@@ -203,6 +205,7 @@ def rank(
     target: Target = "h200",
     resume: Resume = False,
     pull: Annotated[float, typer.Option(help="what a fork counts, where a token counts 1")] = 1.0,
+    frozen: Frozen = False,
     epochs: Annotated[int, typer.Option(help="times that the programs are gone through")] = 1,
     batch_tokens: BatchTokens = 32768,
     longest: Longest = 2560,
@@ -222,7 +225,8 @@ def rank(
 
     own = RankConfig().sft
     loop = _loop(own.loop, learning_rate, warmup, (budget, device, compile, seed))
-    fine = replace(own, target=target, epochs=epochs, batch_tokens=batch_tokens, longest=longest, loop=loop)
+    how = {"target": target, "epochs": epochs, "batch_tokens": batch_tokens, "longest": longest, "frozen": frozen}
+    fine = replace(own, **how, loop=loop)  # type: ignore[arg-type]
     places = Places(out, collection, weights, None, samples, matrices, resume)
     with progress("rank") as watch:
         found = run(RankConfig(pull, sft=fine), places, watch)

@@ -218,11 +218,11 @@ def _repeated(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
     """A window of it, or a small matrix as full as it, along the diagonal again and again: many alike components."""
     side = min(int(2 ** (3 + 6 * float(rng.random()))), *pattern.shape)
     middle = int(rng.integers(0, pattern.nonzeros))
-    at = (int(np.searchsorted(pattern.row_start, middle, side="right")) - 1, int(pattern.cols[middle]))
-    top, left = (max(0, min(place - side // 2, n - side)) for place, n in zip(at, pattern.shape, strict=True))
-    row, col = pattern.row_index() - np.int32(top), pattern.cols - np.int32(left)
+    where = (int(np.searchsorted(pattern.row_start, middle, side="right")) - 1, int(pattern.cols[middle]))
+    top, left = (max(0, min(place - side // 2, n - side)) for place, n in zip(where, pattern.shape, strict=True))
+    row, col = (each.astype(np.int64) - at for each, at in ((pattern.row_index(), top), (pattern.cols, left)))
     keep = (row >= 0) & (row < side) & (col >= 0) & (col < side)
-    row, col = row[keep].astype(np.int64), col[keep].astype(np.int64)
+    row, col = row[keep], col[keep]
     if len(row) < side or rng.random() < 0.5:
         links = min(side, 1 + pattern.nonzeros // pattern.rows)
         row = np.repeat(np.arange(side, dtype=np.int64), links)

@@ -35,17 +35,52 @@ class Fork:
 
 
 @dataclass(frozen=True, eq=False)
+class Lines:
+    """All layouts of a problem that are known, as ids: beginnings of programs up to the end of the layout's line."""
+
+    names: tuple[str, ...]
+    table: Array
+    """(lines, tokens), filled up with -1"""
+
+    @classmethod
+    def of(cls, names: Iterable[str], tokenizer: Tokenizer) -> Lines:
+        known = tuple(sorted(set(names)))
+        return cls(known, _table([line_ids(each, tokenizer) for each in known]))
+
+
+class Fit:
+    """Which of the lines a matrix admits."""
+
+    def __init__(self, lines: Lines, admitted: Iterable[str]) -> None:
+        fits = frozenset(admitted)
+        self._table, self._fits = lines.table, np.array([each in fits for each in lines.names], dtype=bool)
+        self._newline = lines.table[0][lines.table[0] >= 0][-1] if lines.table.size else -1
+        self._known: dict[bytes, set[tuple[int, int]]] = {}
+
+    def refused(self, good: Array) -> set[tuple[int, int]]:
+        """(place, token) along a program from which on there is no line that is admitted."""
+        if not self._table.size:
+            return set()
+        header = good[: self._table.shape[1]]
+        end = int((header == self._newline).argmax()) + 1  # what follows the line is not asked about
+        key = header[:end].tobytes()
+        if key not in self._known:
+            first, token = _parting(header[:end], self._table)
+            ways = list(zip(first.tolist(), token.tolist(), strict=True))
+            open_ways = {way for way, fits in zip(ways, self._fits.tolist(), strict=True) if fits}
+            self._known[key] = {way for way in ways if way[1] >= 0} - open_ways
+        return self._known[key]
+
+
+@dataclass(frozen=True, eq=False)
 class Ways:
-    """What is known of one matrix, problem and mode, as ids."""
+    """What is known of one matrix, problem and mode."""
 
     programs: Array
-    """(programs, tokens), filled up with -1"""
+    """ids (programs, tokens), filled up with -1"""
     times: Array
     """(programs) logarithm of microseconds; infinite where it is of no use"""
-    lines: Array
-    """(lines, tokens): beginnings of programs up to the end of the layout's line"""
-    admitted: Array
-    """(lines) whether the matrix has it"""
+    fit: Fit
 
 
 def _table(sequences: Sequence[Array]) -> Array:
@@ -73,15 +108,10 @@ def log_times(case: CollectedCase, mode: Mode) -> dict[str, float]:
     return found
 
 
-def ways_of(programs: Iterable[tuple[Array, float]], lines: Iterable[tuple[Array, bool]]) -> Ways:
-    """All that is known, ready to be laid along programs. Lines: each with whether the matrix admits it."""
-    known, layouts = list(programs), list(lines)
-    return Ways(
-        _table([ids for ids, _ in known]),
-        np.array([time for _, time in known]),
-        _table([ids for ids, _ in layouts]),
-        np.array([fits for _, fits in layouts], dtype=bool),
-    )
+def ways_of(programs: Iterable[tuple[Array, float]], fit: Fit) -> Ways:
+    """All that is known, ready to be laid along programs."""
+    known = list(programs)
+    return Ways(_table([ids for ids, _ in known]), np.array([time for _, time in known]), fit)
 
 
 def forks(good: Array, ways: Ways, gap: float) -> list[Fork]:
@@ -94,12 +124,8 @@ def forks(good: Array, ways: Ways, gap: float) -> list[Fork]:
     for (at, token), time in best.items():
         if at < len(good) and time - float(ways.times[first > at].min(initial=inf)) > gap:
             worse.setdefault(at, set()).add(token)
-    first, other = _parting(good, ways.lines)
-    fits: dict[tuple[int, int], bool] = {}
-    for at, token, admitted in zip(first.tolist(), other.tolist(), ways.admitted.tolist(), strict=True):
-        fits[at, token] = admitted or fits.get((at, token), False)
-    for (at, token), admitted in fits.items():
-        if not admitted and token >= 0 and best.get((at, token), inf) == inf:
+    for at, token in ways.fit.refused(good):
+        if best.get((at, token), inf) == inf:
             worse.setdefault(at, set()).add(token)
     return [Fork(at, tuple(sorted(tokens))) for at, tokens in sorted(worse.items())]
 

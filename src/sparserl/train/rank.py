@@ -38,7 +38,7 @@ from sparserl.records import Mode
 from sparserl.store import append_jsonl, write_json
 from sparserl.train.chosen import Chosen, choose, shares, with_bodies
 from sparserl.train.collected import CollectedCase, Collection
-from sparserl.train.forks import Fork, Ways, forks, line_ids, log_times, ways_of
+from sparserl.train.forks import Fit, Fork, Lines, Ways, forks, log_times, ways_of
 from sparserl.train.loop import CHECKS, Finished, LoopConfig, Start, Step, Watch, autocast, open_run, run, start_from
 from sparserl.train.misfits import read_misfits
 from sparserl.train.samples import Sampled
@@ -87,25 +87,23 @@ def all_forks(
     found: dict[Drawn, list[Fork]] = {}
     for case in collection.cases:
         ways: dict[Mode, Ways] = {}
-        key = case.name, case.problem
+        key, fit = (case.name, case.problem), Fit(lines[case.problem], case.admitted)
         for each in wanted.get(key, ()):
             if each.mode not in ways:
                 known = known_of_case(case, collection, ids, misfits.get(key, ()), each.mode)
-                fits = frozenset(case.admitted)
-                ways[each.mode] = ways_of(known, ((of, line in fits) for line, of in lines[case.problem].items()))
+                ways[each.mode] = ways_of(known, fit)
             if some := forks(ids[each.program], ways[each.mode], gap):
                 found[Drawn(*key, each.mode, each.program)] = some
     return found
 
 
-def _lines(collection: Collection) -> dict[str, dict[str, Array]]:
+def _lines(collection: Collection) -> dict[str, Lines]:
     """By problem: every layout that some matrix of the collection admits."""
-    tokenizer = Tokenizer.load()
-    found: dict[str, dict[str, Array]] = {}
+    names: dict[str, set[str]] = {}
     for case in collection.cases:
-        known = found.setdefault(case.problem, {})
-        known.update({line: line_ids(line, tokenizer) for line in case.admitted if line not in known})
-    return found
+        names.setdefault(case.problem, set()).update(case.admitted)
+    tokenizer = Tokenizer.load()
+    return {problem: Lines.of(some, tokenizer) for problem, some in names.items()}
 
 
 def known_of_case(

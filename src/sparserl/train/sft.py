@@ -80,6 +80,8 @@ class SFTConfig:
     """tokens of a program"""
     fraction: float = 1.0
     """of the pairs of matrix and program"""
+    frozen: bool = False
+    """the encoder stays as it is: it has read tens of thousands of matrices, a collection has hundreds"""
     rules: ChoiceRules = field(default_factory=ChoiceRules)
     loop: LoopConfig = field(default_factory=lambda: LoopConfig(learning_rate=6e-4, weight_decay=0.05))
 
@@ -244,6 +246,7 @@ class FineTuning:
     ) -> None:
         self.config, self.device = config, device_of(config.loop.device)
         self.policy = policy.to(self.device)
+        self.policy.encoder.requires_grad_(not config.frozen)
         self._train, self._dev = ([each for each in part if each.program in ids] for part in examples)
         if not self._train:
             raise SparseRLError("No program of the collection is short enough to learn from: raise --longest.")
