@@ -16,6 +16,7 @@ import pytest
 
 from sparserl.judge.evaluate import Case, Judge
 from sparserl.matrix import Pattern
+from sparserl.recipes import admissible, summarise
 from sparserl.records import Problem, Verdict
 
 FILES = sorted((Path(__file__).parent / "hostile").glob("*.cu"))
@@ -76,6 +77,22 @@ def test_every_file_says_what_it_expects_and_tries() -> None:
         assert set(expected) == {"sim", "cuda"}, path.name
         assert Verdict.CORRECT not in expected["sim"] | expected["cuda"], path.name
         assert "// tries: " in path.read_text() and text.startswith("// layout:"), path.name
+
+
+def test_nobody_else_is_blamed_for_what_a_stray_write_broke(judge: Judge) -> None:
+    """Layouts of other programs stay in the worker, beside the one that is written outside of."""
+    stray = read(FILES[0].with_name("writes_far_outside.cu"))[2]
+    texts, seen = [], set()
+    for recipe in admissible(summarise(awkward(), Problem(), judge.device.sms)):
+        if recipe.layout.name not in seen and len(texts) < 6:
+            seen.add(recipe.layout.name)
+            texts.append(recipe.text)
+    case = judge.open(awkward(), Problem(), seed=12)
+    rounds = [*texts, stray, *texts, stray, *texts[:2]]
+    outcomes = case.judge(rounds)
+    blamed = {text: outcome.reason for text, outcome in zip(rounds, outcomes, strict=True) if not outcome.correct}
+    assert set(blamed) == {stray}, blamed
+    assert len(texts) == 6
 
 
 def test_an_honest_program_passes_after_all_of_them(cases: dict[Problem, Case]) -> None:

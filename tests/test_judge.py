@@ -176,6 +176,41 @@ def test_where_timing_together_fails_each_is_judged_alone(judge: Judge, monkeypa
     assert verdicts == ["CORRECT", "WRONG", "UNREADABLE", "CORRECT", "CORRECT", "CORRECT"]
 
 
+def test_damage_in_a_timing_is_laid_to_the_one_that_does_it_alone(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = judge.open(pattern_of(60, 50), Problem(), seed=1)
+    as_on_a_gpu(case, monkeypatch)
+    asked, call, timed = [], case._desk.call, []
+
+    def damaged(command, *rest, **named):
+        if command == "time":
+            timed.append(len(named["names"]))
+        if command != "damage":
+            asked.append(command)
+            return call(command, *rest, **named)
+        return "" if timed in ([2, 1], [2, 1, 1, 2]) else "wrote outside the bounds of 'cols' of 'rows'"
+
+    monkeypatch.setattr(case._desk, "call", damaged)
+    outcomes = case.judge(some_texts())
+    verdicts = [o.verdict.name for o in outcomes]
+    assert verdicts == ["CORRECT", "WRONG", "UNREADABLE", "FAILED", "CORRECT", "CORRECT"]
+    assert outcomes[3].reason == "while it was timed: wrote outside the bounds of 'cols' of 'rows'"
+    assert timed == [2, 1, 1, 2] and asked.count("open") == 3, "nothing that was there before is used again"
+
+
+def test_after_a_program_failed_everything_is_put_there_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [plain(Problem()), plain(Problem()), CRASHING, plain(Problem()), WRONG, plain(Problem())]
+    asked: list[str] = []
+    with Judge("sim") as judge:  # its worker is young: it is not replaced for its age
+        case = judge.open(pattern_of(60, 50), Problem(), seed=1)
+        call = case._desk.call
+        monkeypatch.setattr(case._desk, "call", lambda what, *a, **b: asked.append(what) or call(what, *a, **b))
+        verdicts = [outcome.verdict.name for outcome in case.judge(texts)]
+    assert verdicts == ["CORRECT", "CORRECT", "FAILED", "CORRECT", "WRONG", "CORRECT"]
+    assert asked.count("open") == 2 and "put_structure" in asked[len(asked) - asked[::-1].index("open") :]
+
+
 def test_a_pool_of_checks_gives_the_same_verdicts(judge: Judge) -> None:
     case = judge.open(pattern_of(50, 50), Problem(), pooled=True)
     texts = [plain(Problem()), WRONG, WAITING, CRASHING, ATOMIC, WRONG]

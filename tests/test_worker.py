@@ -106,3 +106,48 @@ def test_a_baseline_multiplies_a_set_by_its_name(backend: Watched) -> None:
     machine.baselines["library"] = machine.programs["plain"].executable
     assert np.array_equal(machine.run_baseline("library", "named", PATTERN.rows), right)
     assert np.array_equal(machine.run_baseline("library", (values, -x), PATTERN.rows), -right)
+
+
+class Unbounded(Watched):
+    """One that stops no program that reaches for what it was not given."""
+
+    bounded = False
+    stray = None
+    """what a run writes to beside its own"""
+
+    def run(self, executable, x, y, **how):  # type: ignore[no-untyped-def]
+        report = super().run(executable, x, y, **how)
+        if self.stray is not None:
+            self.stray()
+        return report
+
+
+def test_what_a_program_does_to_the_data_of_another_is_its_own_fault() -> None:
+    backend = Unbounded(nvrtc=False)
+    machine = machine_of(backend, Problem())
+    packed = layouts.pack(PATTERN, program.parse(plain.plain(Problem())).layout)
+    machine.put_structure("other", packed.arrays, packed.slot_of, packed.slots)
+    given = tuple(np.ones(n, dtype=np.float32) for n in (PATTERN.nonzeros, 120))
+    assert not machine.check("plain", given, PATTERN.rows).failed and not machine.damage()
+    other = machine.structures["other"].arrays["cols"]
+    backend.stray = lambda: backend.fill(other, 7)  # type: ignore[assignment]
+    assert machine.check("plain", given, PATTERN.rows).failed == "changed its input 'cols' of 'other'"
+    assert machine.damage() == "changed its input 'cols' of 'other'", "and so it would be found after a timing"
+    backend.bounded = True
+    machine = machine_of(backend, Problem())
+    machine.put_structure("other", packed.arrays, packed.slot_of, packed.slots)
+    assert not machine.check("plain", given, PATTERN.rows).failed, "where that can't be, nobody looks"
+    backend.close()
+
+
+def test_the_guards_of_other_data_are_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend = Unbounded(nvrtc=False)
+    machine = machine_of(backend, Problem())
+    packed = layouts.pack(PATTERN, program.parse(plain.plain(Problem())).layout)
+    machine.put_structure("other", packed.arrays, packed.slot_of, packed.slots)
+    vals = machine.structures["other"].vals
+    whole = backend.guards_intact
+    monkeypatch.setattr(backend, "guards_intact", lambda buffer: buffer is not vals and whole(buffer))
+    given = tuple(np.ones(n, dtype=np.float32) for n in (PATTERN.nonzeros, 120))
+    assert machine.check("plain", given, PATTERN.rows).failed == "wrote outside the bounds of 'vals' of 'other'"
+    backend.close()

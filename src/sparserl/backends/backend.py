@@ -141,6 +141,8 @@ class Backend(Protocol):
     """A machine. All methods block unless they say otherwise."""
 
     name: str
+    bounded: bool
+    """whether a program that reaches for what it was not given is stopped there"""
 
     def device(self) -> Device: ...
 

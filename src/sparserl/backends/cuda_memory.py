@@ -23,14 +23,16 @@ from sparserl.errors import BackendError
 from sparserl.values import store
 
 GUARD_BYTE = 0xA5
-ZONES = 64
-"""looked over at once"""
+ZONES = 1024
+"""looked over in one launch"""
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
 class CudaMemory:
     """One device's context, a stream of its own, and the memory half of the Protocol of `backend.py`."""
+
+    bounded = False
 
     def __init__(self, device: int, solo: bool) -> None:
         """`solo`: nothing in this process works on the device but this backend, on its one stream."""
@@ -174,30 +176,38 @@ class CudaMemory:
         self._tell(buffer)  # `staged` may go: it is waited for, or who gets its memory comes behind on the stream
 
     def inspect(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> tuple[list[bool], list[str]]:
-        zones = [(buffer.pointer, buffer.size_bytes, 0) for buffer in digested]
+        whole = [(buffer.pointer, buffer.size_bytes, 0) for buffer in digested]
+        around: list[tuple[int, int, int]] = []
         for buffer in guarded:
             assert isinstance(buffer, CudaBuffer)
             after = buffer.pointer + buffer.size_bytes
-            zones += [(buffer.start, buffer.pointer - buffer.start, 1), (after, buffer.end - after, 1)]
-        sums = self._looked_over(zones)
+            around += [(buffer.start, buffer.pointer - buffer.start, 1), (after, buffer.end - after, 1)]
+        sums = self._looked_over(whole, around)
         hashes = [f"{buffer.size_bytes:x}-{each:016x}" for buffer, each in zip(digested, sums, strict=False)]
         strange = sums[len(digested) :]
         return [not (strange[2 * at] or strange[2 * at + 1]) for at in range(len(guarded))], hashes
 
-    def _looked_over(self, zones: Sequence[tuple[int, int, int]]) -> list[int]:
-        """Of each zone (address, bytes, kind) a hash or, of kind 1, how many bytes are not the guard's."""
+    def _looked_over(self, *groups: Sequence[tuple[int, int, int]]) -> list[int]:
+        """Of each zone (address, bytes, kind) a hash or, of kind 1, how many bytes are not the guard's.
+
+        One group is large zones, the other small ones: a launch has blocks for the largest of its zones.
+        """
         self._in_order()
-        sums: list[int] = []
-        for begin in range(0, len(zones), ZONES):
-            some = zones[begin : begin + ZONES]
-            table = np.concatenate([np.zeros(len(some), np.uint64), np.array(some, np.uint64).ravel()])
-            self._bring(self._table.pointer, table)
+        parts = [group[at : at + ZONES] for group in groups for at in range(0, len(group), ZONES)]
+        if not parts:
+            return []
+        table = np.concatenate(
+            [each for some in parts for each in (np.zeros(len(some), np.uint64), np.array(some, np.uint64).ravel())]
+        )
+        room = self._table if table.nbytes <= self._table.size_bytes else self.alloc(table.nbytes)
+        self._bring(room.pointer, table)
+        begins = np.cumsum([0, *(4 * len(some) for some in parts)]).tolist()
+        for some, at in zip(parts, begins, strict=False):
             sizes = [size for _, size, _ in some]
-            self.instruments.inspect(self._table.pointer, sizes, GUARD_BYTE, self.stream).launch()
-            found = np.empty(len(some), np.uint64)
-            self._fetch(found, self._table.pointer)
-            sums += found.tolist()
-        return sums
+            self.instruments.inspect(room.pointer + 8 * at, sizes, GUARD_BYTE, self.stream).launch()
+        found = np.empty(len(table), np.uint64)
+        self._fetch(found, room.pointer)
+        return [each for some, at in zip(parts, begins, strict=False) for each in found[at : at + len(some)].tolist()]
 
     def guards_intact(self, buffer: Buffer) -> bool:
         return self.inspect([buffer], [])[0][0]

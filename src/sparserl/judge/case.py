@@ -263,7 +263,7 @@ class Case:
         return self._outcome(entry, Verdict.IMPLAUSIBLE if reason else Verdict.CORRECT, reason, timings)
 
     def _stopped(self, entry: Entry, stopped: Stopped) -> Outcome:
-        self._desk.clear_after(entry, stopped)
+        self._desk.clear_after(stopped)
         return self._outcome(entry, stopped.verdict, str(stopped), {})
 
     @staticmethod
@@ -329,6 +329,10 @@ class Case:
                 floor = self._floor_us(entries[name].prepared if name in entries else None, mode)
                 summary = timing.summarise(mode, readings_us, floor, self.device)
                 out[name][mode] = replace(summary, clock_mhz=clock_mhz, repetitions=products)
+        if entries and not self._modelled and (damage := desk.call("damage")):
+            stopped = Stopped(Verdict.FAILED, f"while it was timed: {damage}")
+            desk.clear_after(stopped)  # of several it can't be said which: they are timed again, or one by one
+            raise stopped
         return out
 
     def _floor_us(self, prepared: Prepared | None, mode: Mode, again: bool = False) -> float:

@@ -137,10 +137,14 @@ class Desk:
         self._loaded.pop(entry.name, None)
         entry.name = ""
 
-    def clear_after(self, entry: Entry, stopped: Stopped) -> None:
-        """After a program failed: what it may have broken is not used again. (The worker has dropped it as well.)"""
+    def clear_after(self, stopped: Stopped) -> None:
+        """After a program failed nothing that it could reach is used again: the case is opened anew.
+
+        Its own data alone would not do: a program that writes far outside of it breaks what others are run on next,
+        and those would be blamed.
+        """
         if stopped.verdict is Verdict.FAILED:
-            self._forget(entry.prepared.layout)
+            self._generation = -1
 
     def close(self) -> None:
         if self._generation == self.sandbox.generation and self.sandbox.tenant is self:

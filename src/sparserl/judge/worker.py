@@ -288,15 +288,33 @@ class Machine:
         out = self.backend.read(y, store(np.zeros(1), self.dtype).dtype, y_count, part)
         return Ran(out, "", self._dirty(loaded), sectors=report.sectors, modelled_us=report.modelled_us)
 
+    def damage(self) -> str:
+        """'' or what of all that lies here was written to by somebody who may not: for after a timing."""
+        return self._touched({}, {}, {})
+
     def _findings(self, loaded: Loaded, y: Buffer, x: tuple[Buffer, str] | None) -> str:
-        """What a program did to memory that is not its to write."""
+        """What a program did to memory that is not its to write, its own data first."""
         held, (x_name, y_name) = self.structures[loaded.structure], loaded.job.vector_names
         inputs = {**held.arrays, "vals": held.vals}
-        vectors = {f"{role} vector": buffer for (role, _), buffer in self.vectors.items()}
-        around = {**inputs, **vectors, y_name: y, **self.backend.workspaces(loaded.executable)}
+        around = {**inputs, y_name: y, **self.backend.workspaces(loaded.executable)}
         expected = dict(held.digests)
         if x is not None:
             inputs[x_name], expected[x_name] = x
+        return self._touched(around, inputs, expected)
+
+    def _touched(self, around: dict[str, Buffer], inputs: dict[str, Buffer], expected: dict[str, str]) -> str:
+        """The first of these, then of all vectors and, where programs can reach it, of other programs' data."""
+        around |= {f"{role} vector": buffer for (role, _), buffer in self.vectors.items()}
+        own = {id(buffer) for buffer in around.values()}
+        for key, other in () if self.backend.bounded else self.structures.items():
+            theirs = {**other.arrays, "vals": other.vals}
+            if id(other.vals) not in own:
+                around |= {f"{name}' of '{key}": each for name, each in theirs.items()}
+                inputs |= {f"{name}' of '{key}": theirs[name] for name in other.digests}
+                expected |= {f"{name}' of '{key}": digest for name, digest in other.digests.items()}
+        for key, program in () if self.backend.bounded else self.programs.items():
+            spaces = self.backend.workspaces(program.executable).items()
+            around |= {f"{name}' of '{key}": each for name, each in spaces if id(each) not in own}
         intact, digests = self.backend.inspect([*around.values()], [*inputs.values()])
         for name, fine in zip(around, intact, strict=True):
             if not fine:
@@ -315,7 +333,7 @@ class Machine:
         return ""
 
     def _renew(self, loaded: Loaded) -> None:
-        """After a program wrote where it may not, nothing it could reach is used again."""
+        """A program wrote where it may not. (The judge opens the case anew: nothing it could reach is used again.)"""
         self.drop_structure(loaded.structure)
         self.vectors.clear()
 

@@ -35,6 +35,7 @@ class SimBackend:
     """An H200 that is modelled, on the CPU that is there."""
 
     name: str = "sim"
+    bounded: bool = True
 
     def __init__(
         self,
