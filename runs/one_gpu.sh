@@ -32,7 +32,7 @@ python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 collection=${collection:-$out/collection}
 tokens=$out/tokens.npz samples=$out/samples.npz
-gently=(--learning-rate 2e-4 --epochs 3) pull=(--pull 4)
+gently=(--learning-rate 2e-4 --epochs 3)
 how=(--target h200 --budget "$budget" --resume)
 fine=(--collection "$collection" --samples "$samples" "${matrices[@]}" "${how[@]}")
 real=() && ((${#matrices[@]})) && real=(--real "${matrices[1]}")
@@ -108,7 +108,7 @@ fine_tuned() {  # first on estimates, where there are some, then, at a lower rat
     elif [[ -f $out/estimated/cases.jsonl ]]; then
         "${sparserl[@]}" train sft --out "$out/guess$name" "${from[@]}" "${guesses[@]}" --epochs 1 "$@"
         "${sparserl[@]}" train rank --out "$out/guessed$name" --weights "$out/guess$name" "${guesses[@]}" \
-            --learning-rate 3e-4 "${pull[@]}"
+            --learning-rate 3e-4
         from=(--weights "$out/guessed$name" "${gently[@]}")
     fi
     "${sparserl[@]}" train sft --out "$out/sft$name" "${from[@]}" "${fine[@]}" "$@"
@@ -116,10 +116,10 @@ fine_tuned() {  # first on estimates, where there are some, then, at a lower rat
 turns() { "${sparserl[@]}" train turns --out "$out/turns" --weights "$out/sft" "${fine[@]}"; }
 rank() {
     local controls
-    "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" "${fine[@]}" "${pull[@]}"
+    "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" "${fine[@]}"
     [[ -n $study ]] || return 0
     for controls in blind features learnt; do
-        "${sparserl[@]}" train rank --out "$out/rank-$controls" --weights "$out/sft-$controls" "${fine[@]}" "${pull[@]}"
+        "${sparserl[@]}" train rank --out "$out/rank-$controls" --weights "$out/sft-$controls" "${fine[@]}"
     done
 }
 ship() {

@@ -167,6 +167,14 @@ def test_twists_give_matrices_that_families_do_not() -> None:
         assert twist(tiny, generator(1, 5), 1).nonzeros >= 1 or twist.__name__ in ("_thinned", "_cropped")
 
 
+def test_a_twist_that_leaves_nothing_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = patterns()[2]
+    twists = [lambda pattern, rng, seed: nothing, _repeated]
+    monkeypatch.setattr("sparserl.train.encode_data.TWISTS", twists)
+    found = [draw_pattern(number, Draws(most=2e3)).nonzeros for number in range(60)]
+    assert 0 in found and max(found) > 0
+
+
 def _periodic(pattern: Pattern, side: int) -> bool:
     """Whether it is one square of this side, again and again."""
     row, col = pattern.row_index().astype(int), pattern.cols.astype(int)

@@ -204,7 +204,7 @@ def rank(
     matrices: Matrices = None,
     target: Target = "h200",
     resume: Resume = False,
-    pull: Annotated[float, typer.Option(help="what a fork counts, where a token counts 1")] = 1.0,
+    pull: Annotated[float, typer.Option(help="what a fork counts, where a token counts 1")] = 4.0,
     frozen: Frozen = False,
     epochs: Annotated[int, typer.Option(help="times that the programs are gone through")] = 1,
     batch_tokens: BatchTokens = 32768,

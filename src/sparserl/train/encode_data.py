@@ -156,7 +156,8 @@ def twisted(spec: Spec, most: float) -> Pattern:
     if rng.random() < 0.5 and not blocky and pattern.nonzeros * 4 <= most:
         return _blocks(pattern, rng, spec.seed, most)
     for _ in range(1 + int(rng.integers(0, 2))):
-        pattern = TWISTS[int(rng.integers(0, len(TWISTS)))](pattern, rng, spec.seed)
+        if pattern.nonzeros:  # a first twist may have left nothing
+            pattern = TWISTS[int(rng.integers(0, len(TWISTS)))](pattern, rng, spec.seed)
     return pattern
 
 

@@ -59,7 +59,7 @@ class Drawn(NamedTuple):
 class RankConfig:
     """How hard forks pull, and what fine-tuning goes on beside."""
 
-    pull: float = 1.0
+    pull: float = 4.0
     """what a fork counts, where a token of a program counts 1"""
     gap: float = 0.06
     """a worse way is slower by more than this, as a logarithm: twice the noise of a timing"""
