@@ -75,19 +75,20 @@ collect() {
     ! grep -q "time is up" "$out"/collect-*.log || exit 75
 }
 estimate() {  # needs no GPU, but scikit-learn
-    local problem cases
-    while IFS=, read -r problem cases; do
+    local problem cases others
+    while IFS=, read -r problem cases others; do
+        ((${#matrices[@]})) || others=0
         "${sparserl[@]}" train estimate --collection "$collection" --out "$out/estimated" --problem "$problem" \
-            --cases "$cases" "${matrices[@]}" | tail -n 1
-    done <<<"spmv f32,4000
-spmv f64,1200
-spmm f32 32,1000
-spmm f32 64,1200
-spmm f32 128,1000"
+            --cases "$cases" --real "$others" "${matrices[@]}" | tail -n 1
+    done <<<"spmv f32,4000,1200
+spmv f64,1200,300
+spmm f32 32,1000,0
+spmm f32 64,1200,300
+spmm f32 128,1000,0"
 }
 misfits() {  # needs no GPU
     "${sparserl[@]}" train misfits --collection "$collection" "${matrices[@]}" | tail -n 1
-    [[ ! -f $out/estimated/cases.jsonl ]] || "${sparserl[@]}" train misfits --collection "$out/estimated" | tail -n 1
+    [[ ! -f $out/estimated/cases.jsonl ]] || "${sparserl[@]}" train misfits --collection "$out/estimated" "${matrices[@]}" | tail -n 1
 }
 pretrain() {
     "${sparserl[@]}" train pretrain --out "$out/pretrain" --tokens "$tokens" --budget "$budget" --resume

@@ -11,19 +11,20 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from sparserl import cli, families
+from sparserl import cli, families, splits
 from sparserl.bench.archive import sha
-from sparserl.errors import StoreError
+from sparserl.errors import MatrixError, StoreError
 from sparserl.matrix import Pattern
 from sparserl.program import parse
 from sparserl.recipes import Recipe, admissible, summarise
 from sparserl.records import Problem
 from sparserl.store import append_jsonl, read_jsonl
 from sparserl.train import estimate as estimates
-from sparserl.train.cases import TrainingCase, drawn_cases, from_source
+from sparserl.train.cases import TrainingCase, drawn_cases, from_source, twisted_cases
 from sparserl.train.chosen import ChoiceRules, choose
 from sparserl.train.collected import load
 from sparserl.train.controls import TreesConfig
+from sparserl.train.encode_data import twisted_real
 from sparserl.train.withheld import withheld_recipe, withheld_text
 
 PROBLEM = Problem()
@@ -176,3 +177,23 @@ def test_the_command_takes_its_share_of_them(collection: Path, tmp_path: Path) -
     assert said.exit_code == 0, said.output
     names = [case.name for case in load(tmp_path).cases]
     assert len(names) == 4 and [name.startswith("drawn3000-") for name in names] == [False, False, True, True]
+
+
+def test_real_matrices_are_made_into_others_that_are_never_the_same(tmp_path: Path) -> None:
+    listed = twisted_cases(PROBLEM, 80, 5e4)
+    assert len({case.name for case in listed}) == 80 and all(case.split == "train" for case in listed)
+    mine = [case for case in listed if case.real == listed[0].real]
+    assert len(mine) > 1 and {case.real for case in listed} <= {case.name for case in splits.cases("train")}
+    for case in mine:
+        assert case.twist is not None and case.source == {"real": case.real, "twist": case.twist[0], "most": 5e4}
+        assert from_source(case.name, case.source) == case
+    whole = families.make("circuit", 1, rows=600, per_row=5.0, nets=3, net_rows=80)
+    found = [twisted_real(whole, number, 5e4) for number in range(12)]
+    assert len({each.fingerprint() for each in found}) == len(found)
+    assert all(each.shape != whole.shape and 100 <= each.nonzeros <= 5e4 for each in found)
+    assert found[0].fingerprint() == twisted_real(whole, 0, 5e4).fingerprint()
+    with pytest.raises(MatrixError, match="No twist number 3"):
+        twisted_real(whole, 3, 50)
+    words = ["train", "estimate", "--collection", str(tmp_path), "--out", str(tmp_path / "o"), "--real", "3"]
+    refused = CliRunner().invoke(cli.app, words)
+    assert refused.exit_code != 0 and "--matrices" in str(refused.exception)

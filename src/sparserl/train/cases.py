@@ -60,6 +60,8 @@ class TrainingCase:
     """the file is REAL.mtx.gz or REAL.mtx in the folder of real matrices"""
     drawn: tuple[int, float] | None = None
     """number and largest size of a matrix like those that the encoder learns from, half of them twisted"""
+    twist: tuple[int, float] | None = None
+    """number and largest size of a matrix that a real one was made into"""
     split: Literal["train", "dev"] = "train"
 
     @property
@@ -69,6 +71,8 @@ class TrainingCase:
             return {"dev": self.name}
         if self.drawn is not None:
             return {"drawn": self.drawn[0], "most": self.drawn[1]}
+        if self.twist is not None:
+            return {"real": self.real, "twist": self.twist[0], "most": self.twist[1]}
         if self.spec is None:
             return {"real": self.real}
         return {"family": self.spec.family, "seed": self.spec.seed, "params": dict(self.spec.params)}
@@ -79,6 +83,13 @@ class TrainingCase:
             from sparserl.train.encode_data import Draws, draw_pattern
 
             return draw_pattern(self.drawn[0], Draws(most=self.drawn[1]))
+        if self.twist is not None:
+            from sparserl.train.encode_data import twisted_real
+
+            real = next(case for case in splits.cases("train") if case.name == self.real).load(folder)
+            pattern = twisted_real(real, *self.twist)
+            splits.check_training(pattern)
+            return pattern
         if self.spec is None or self.split == "dev":
             return next(case for case in splits.cases(self.split) if case.name == self.name).load(folder)
         if not splits.may_train(self.spec):
@@ -95,6 +106,8 @@ def from_source(name: str, source: Mapping[str, Any]) -> TrainingCase:
     """The case that `source` was written down for."""
     if "dev" in source:
         return TrainingCase(name, split="dev")
+    if "twist" in source:
+        return TrainingCase(name, real=str(source["real"]), twist=(int(source["twist"]), float(source["most"])))
     if "real" in source:
         return TrainingCase(name, real=str(source["real"]))
     if "drawn" in source:
@@ -144,6 +157,14 @@ def drawn_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> lis
     """
     most = most_nonzeros or DRAWN_MOST[problem.op]
     return [TrainingCase(f"drawn{most:.0f}-{number}", drawn=(number, most)) for number in range(count)]
+
+
+def twisted_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[TrainingCase]:
+    """`count` matrices that the real ones of the training split are made into, taking turns."""
+    most = most_nonzeros or DRAWN_MOST[problem.op]
+    real = [case.name for case in splits.cases("train") if case.nonzeros <= 4 * most]
+    whose = [(number, real[number % len(real)]) for number in range(count)]
+    return [TrainingCase(f"{name}-{most:.0f}-{number}", real=name, twist=(number, most)) for number, name in whose]
 
 
 def dev_cases(*, real: bool = False) -> list[TrainingCase]:

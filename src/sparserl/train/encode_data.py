@@ -249,6 +249,31 @@ def _spiked(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
     return building.stack([(0, 0, pattern), (0, 0, spikes)], rows, columns)
 
 
+def _part(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
+    """A window of its rows, and of the columns where those lie if it is square: one domain of several."""
+    share, begin = 0.1 + 0.9 * float(rng.random()), float(rng.random())
+    rows = max(1, int(share * pattern.rows))
+    top = int(begin * (pattern.rows - rows))
+    square = pattern.rows == pattern.columns
+    left, columns = (top, rows) if square else (0, pattern.columns)
+    row, col = pattern.row_index() - np.int32(top), pattern.cols - np.int32(left)
+    keep = (row >= 0) & (row < rows) & (col >= 0) & (col < columns)
+    return Pattern.from_coordinates(rows, columns, row[keep], col[keep])
+
+
+def twisted_real(pattern: Pattern, seed: int, most: float) -> Pattern:
+    """A real matrix made into another: a part of it, one or two twists, or both. Raises MatrixError where none fits."""
+    for attempt in range(16):
+        rng = building.generator(seed + 7919 * attempt, PURPOSE + 2)
+        found = _part(pattern, rng, seed) if rng.random() < 0.7 else pattern
+        for _ in range(int(rng.integers(0, 3))):
+            if found.nonzeros:
+                found = TWISTS[int(rng.integers(0, len(TWISTS)))](found, rng, seed)
+        if 100 <= found.nonzeros <= most and found.shape != pattern.shape:
+            return found
+    raise MatrixError(f"No twist number {seed} of this real matrix has 100 to {most:.0f} nonzeros.")
+
+
 TWISTS = (_transposed, _cropped, _thinned, _doubled, _reordered, _symmetric, _repeated, _spiked)
 """one or two of them change a matrix"""
 

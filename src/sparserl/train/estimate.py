@@ -73,9 +73,9 @@ class Estimator:
     texts: Mapping[str, ProgramText]
     plan: Plan
 
-    def entries(self, case: TrainingCase) -> tuple[dict[str, Any], list[Entry]]:
-        """The line of a case and its programs."""
-        pattern = case.load()
+    def entries(self, case: TrainingCase, matrices: Path | None = None) -> tuple[dict[str, Any], list[Entry]]:
+        """The line of a case and its programs. matrices: folder of the real ones."""
+        pattern = case.load(matrices)
         there = admissible(summarise(pattern, self.trees.problem, SMS))
         ranked = self.trees.rank(pattern, [recipe for recipe in there if not withheld_recipe(recipe)])
         line: dict[str, Any] = {"case": case.name, "problem": problem_name(self.trees.problem), "split": case.split}
@@ -140,13 +140,14 @@ def estimator(
 
 
 def estimate(
-    cases: Sequence[TrainingCase], with_what: Estimator, out: Path, *, workers: int = 0, budget_s: float = 1e9
-) -> Iterator[str]:
+    cases: Sequence[TrainingCase], with_what: Estimator, out: Path, *, matrices: Path | None = None, workers: int = 0,
+    budget_s: float = 1e9,
+) -> Iterator[str]:  # fmt: skip
     """Case after case; yields a line to show for each. Cases that `out` has are passed over."""
     began = time.monotonic()
     written = Written(out, with_what.trees.problem, DEVICE)
     waiting = [case for case in cases if case.name not in written.done]
-    for line, entries in _each(waiting, with_what, workers):
+    for line, entries in _each(waiting, with_what, matrices, workers):
         written.add(line, entries, {})
         recipes = sum(each.origin == "recipe" for each in entries)
         yield f"{line['case']:24s} {line['nonzeros']:9d} nonzeros: {recipes} recipes, {len(entries) - recipes} variants"
@@ -156,14 +157,14 @@ def estimate(
 
 
 def _each(
-    cases: Sequence[TrainingCase], with_what: Estimator, workers: int
+    cases: Sequence[TrainingCase], with_what: Estimator, matrices: Path | None, workers: int
 ) -> Iterator[tuple[dict[str, Any], list[Entry]]]:
     if not workers:
-        yield from map(with_what.entries, cases)
+        yield from (with_what.entries(case, matrices) for case in cases)
         return
     with helpers(workers, _begin, pickle.dumps(with_what)) as pool:
         try:
-            yield from pool.map(_entries, [(case.name, case.source) for case in cases])
+            yield from pool.map(_entries, [(case.name, case.source, matrices) for case in cases])
         finally:
             pool.shutdown(cancel_futures=True)
 
@@ -176,5 +177,6 @@ def _begin(packed: bytes) -> None:
     _HERE.append(pickle.loads(packed))  # what the parent packed a moment ago
 
 
-def _entries(about: tuple[str, Mapping[str, Any]]) -> tuple[dict[str, Any], list[Entry]]:
-    return _HERE[0].entries(from_source(*about))
+def _entries(about: tuple[str, Mapping[str, Any], Path | None]) -> tuple[dict[str, Any], list[Entry]]:
+    name, source, matrices = about
+    return _HERE[0].entries(from_source(name, source), matrices)
