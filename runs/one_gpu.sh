@@ -103,24 +103,22 @@ sft() {
 }
 fine_tuned() {  # first on estimates, where there are some, then, at a lower rate, on what was measured
     local name=$1 from=(--weights "$out/pretrain" --encoder "$out/encoder$1/encoder") && shift
-    local guesses=(--collection "$out/estimated" --samples "$out/estimated.npz" "${how[@]}")
     if [[ -n $weights && -z $name ]]; then
         from=(--weights "$weights" "${gently[@]}")
     elif [[ -f $out/estimated/cases.jsonl ]]; then
-        "${sparserl[@]}" train sft --out "$out/guess$name" "${from[@]}" "${guesses[@]}" --epochs 1 "$@"
-        "${sparserl[@]}" train rank --out "$out/guessed$name" --weights "$out/guess$name" "${guesses[@]}" \
-            --learning-rate 3e-4
-        from=(--weights "$out/guessed$name" "${gently[@]}")
+        "${sparserl[@]}" train sft --out "$out/guess$name" "${from[@]}" --collection "$out/estimated" --epochs 2 \
+            --samples "$out/estimated.npz" --pull 4 "${how[@]}" "$@"
+        from=(--weights "$out/guess$name" "${gently[@]}")
     fi
-    "${sparserl[@]}" train sft --out "$out/sft$name" "${from[@]}" "${fine[@]}" "$@"
+    "${sparserl[@]}" train sft --out "$out/sft$name" "${from[@]}" --pull 4 "${fine[@]}" "$@"
 }
 turns() { "${sparserl[@]}" train turns --out "$out/turns" --weights "$out/sft" "${fine[@]}"; }
 rank() {
     local controls
-    "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" "${fine[@]}"
+    "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" --pull 8 "${fine[@]}"
     [[ -n $study ]] || return 0
     for controls in blind features learnt; do
-        "${sparserl[@]}" train rank --out "$out/rank-$controls" --weights "$out/sft-$controls" "${fine[@]}"
+        "${sparserl[@]}" train rank --out "$out/rank-$controls" --weights "$out/sft-$controls" --pull 8 "${fine[@]}"
     done
 }
 ship() {

@@ -20,8 +20,8 @@ from sparserl.records import Problem, Verdict
 from sparserl.store import read_jsonl
 from sparserl.train.cases import range_up_to, training_cases
 from sparserl.train.collected import CollectedCase, Collection, Measurement, ProgramText
+from sparserl.train.forks import known_of_case
 from sparserl.train.misfits import MISFITS, Suspect, drawn, find, misfits, read_misfits, suspect
-from sparserl.train.rank import known_of_case
 from sparserl.train.sft import encode_programs
 
 PROBLEM = Problem()

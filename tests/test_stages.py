@@ -339,7 +339,7 @@ def test_a_matrix_is_asked_for_in_both_modes_where_both_were_timed(tmp_path: Pat
     first = {mode: min(part, key=lambda each: each.behind).program for mode, part in parts.items()}
     assert first["solver"] != first["chain"]
     ids = sft.encode_programs({name: each.text for name, each in found.texts.items()}, 1024)
-    forked = rank.all_forks(found, train, ids, {}, 0.02)
+    forked = forks.all_forks(found, train, ids, {}, 0.02)
     assert {key.mode for key in forked if key.case == one} == {"solver", "chain"}
     only = choose(found, all_regular(found), replace(RULES, chain=0.0))
     assert {each.mode for part in only for each in part} == {"solver"}
@@ -374,9 +374,9 @@ def test_a_given_header_is_read_and_not_learnt(short_recipes: list[Recipe]) -> N
     case = training_cases(Problem(), 1, within=range_up_to(Problem(), 500))[0]
     matrix = collate([sample_pattern(case.load())], [Problem()])
     with torch.no_grad():
-        loss = sft.program_loss(policy, rows, targets, matrix)
+        nats, _ = sft.program_loss(policy, rows, targets, matrix)
         each = sft.token_log_probs(policy, rows, matrix)[0]
-    assert float(loss) == pytest.approx(-float(each[body - 1 :].mean()), rel=1e-5)
+    assert float(nats) == pytest.approx(-float(each[body - 1 :].sum()), rel=1e-5)
 
 
 def test_recipes_give_way_where_a_collection_has_few_variants() -> None:
@@ -407,7 +407,7 @@ def test_equal_machine_code_is_merged_and_withheld_combinations_never_enter(
     assert not {withheld.text, variant_of(withheld)} & set(texts)
     ids = sft.encode_programs({name: each.text for name, each in found.texts.items()}, 2560)
     for case in found.cases:
-        known = [each.tolist() for each, _ in rank.known_of_case(case, found, ids, [sha(withheld.text)], "solver")]
+        known = [each.tolist() for each, _ in forks.known_of_case(case, found, ids, [sha(withheld.text)], "solver")]
         assert known and ids[sha(withheld.text)].tolist() not in known
 
 
@@ -495,9 +495,9 @@ def test_the_loss_counts_program_tokens_alone_and_the_encoder_learns(
     alone, matrix = prompts.batch([asked], [ids])
     with torch.no_grad():
         log_probs = sft.token_log_probs(policy, alone, matrix)
-        loss = sft.program_loss(policy, alone, alone[:, 1:], matrix)
+        nats, _ = sft.program_loss(policy, alone, alone[:, 1:], matrix)
     assert torch.equal(log_probs[0, len(ids) - 1 :], torch.zeros(alone.shape[1] - len(ids)))
-    assert float(loss) == pytest.approx(-float(log_probs.sum()) / (len(ids) - 1), rel=1e-5)
+    assert float(nats) == pytest.approx(-float(log_probs.sum()), rel=1e-5)
 
 
 def test_a_checkpoint_of_other_parameters_is_refused_and_a_finished_run_is_left_alone(
@@ -574,7 +574,7 @@ def test_what_pretraining_is_worth_is_told_run_by_run_and_no_run_is_done_twice(
         worth.WorthConfig((0.0,))
 
 
-RANK = rank.RankConfig(gap=0.02, sft=replace(SFT, least_steps=24, loop=replace(QUICK, learning_rate=1e-3)))
+RANK = replace(SFT, pull=4.0, gap=0.02, least_steps=24, loop=replace(QUICK, learning_rate=1e-3, check_first=True))
 
 
 def test_ranking_raises_the_share_of_dev_forks_at_which_the_better_way_is_ahead(
@@ -590,17 +590,37 @@ def test_ranking_raises_the_share_of_dev_forks_at_which_the_better_way_is_ahead(
     assert read_json(tmp_path / "rank" / "data.json")["forked"]["forks"] > 0
     with pytest.raises(SparseRLError, match="fine-tuned weights"):
         rank.rank(RANK, replace(places, out=tmp_path / "no", weights=None))
-    with pytest.raises(SparseRLError, match="collect more"):
-        rank.rank(replace(RANK, gap=1e9), replace(places, out=tmp_path / "far"))
-    with pytest.raises(SparseRLError, match="above 0"):
-        rank.RankConfig(pull=0.0)
+    with pytest.raises(SparseRLError, match="'pull' of a ranking pass"):
+        rank.rank(replace(RANK, pull=0.0), replace(places, out=tmp_path / "far"))
+    with pytest.raises(SparseRLError, match="negative"):
+        sft.SFTConfig(pull=-1.0)
+
+
+@pytest.mark.parametrize("reads", ["blind", "features"])
+def test_what_a_control_reads_and_its_scales_stay_in_the_stages_after(
+    reads: Any, collection: Path, samples: Path, tmp_path: Path
+) -> None:
+    quick = replace(SFT, reads=reads, least_steps=1)
+    sft.sft(quick, sft.Places(tmp_path / "a", collection, samples=samples))
+    part = tmp_path / "part"  # other matrices, other scales
+    shutil.copytree(collection, part)
+    lines = (collection / "cases.jsonl").read_text().splitlines(keepends=True)
+    (part / "cases.jsonl").write_text("".join(lines[: len(lines) // 2]))
+    sft.sft(quick, sft.Places(tmp_path / "b", part, weights=tmp_path / "a", samples=samples))
+    last = sft.Places(tmp_path / "c", part, tmp_path / "b", samples=samples)
+    rank.rank(replace(RANK, reads="own", least_steps=1), last)
+    first, *others = (load_policy(tmp_path / name / "policy") for name in "abc")
+    for each in others:
+        assert each.size.encoder == first.size.encoder and each.size.encoder.source == reads
+        if reads == "features":
+            assert torch.equal(each.encoder.reader.mean, first.encoder.reader.mean)  # type: ignore[union-attr, arg-type]
 
 
 def test_a_ranking_pass_that_was_stopped_has_the_losses_of_an_unbroken_one(
     tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
 ) -> None:
-    config = replace(RANK, sft=replace(RANK.sft, least_steps=6))
-    often = replace(config, sft=replace(config.sft, loop=replace(config.sft.loop, save_every_s=0.0)))
+    config = replace(RANK, least_steps=6)
+    often = replace(config, loop=replace(config.loop, save_every_s=0.0))
     places = sft.Places(tmp_path / "a", collection, weights=tuned[0], samples=samples, resume=True)
     whole = rank.rank(config, places)
     broken = replace(places, out=tmp_path / "b")
@@ -672,14 +692,14 @@ def test_brief_times_count_as_shorter_and_failures_as_endless(collection: Path) 
 def test_a_fork_moves_its_own_tokens_alone() -> None:
     logits = torch.zeros(2, 5, 12, requires_grad=True)
     ids = torch.tensor([[1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5, 7]])
-    pulls = rank.pull_of(logits, ids, [(forks.Fork(2, (8, 9)),), (forks.Fork(1, (4,)), forks.Fork(5, (6,)))])
+    pulls = forks.pull_of(logits, ids, [(forks.Fork(2, (8, 9)),), (forks.Fork(1, (4,)), forks.Fork(5, (6,)))])
     assert pulls.tolist() == pytest.approx([np.log(3), np.log(2), np.log(2)]), "the worse ones count together"
     pulls.sum().backward()
     assert logits.grad is not None
     moved = {tuple(place) for place in logits.grad.nonzero().tolist()}
     assert moved == {(0, 1, 3), (0, 1, 8), (0, 1, 9), (1, 0, 2), (1, 0, 4), (1, 4, 7), (1, 4, 6)}
     assert float(logits.grad[0, 1, 3]) < 0 < float(logits.grad[0, 1, 8]), "a step down makes the good one likelier"
-    assert len(rank.pull_of(logits, ids, [(), ()])) == 0
+    assert len(forks.pull_of(logits, ids, [(), ()])) == 0
 
 
 # ── The script ────────────────────────────────────────────────────────────────
@@ -734,7 +754,7 @@ def test_the_gpu_script_trains_the_controls_like_the_policy(tmp_path: Path) -> N
     lines = asked.read_text().splitlines()
     made = [line.split("--out ")[1].split()[0].removeprefix(f"{out}/") for line in lines]
     each = ("", "-blind", "-features", "-learnt")
-    chains = [f"{stage}{name}" for name in each for stage in ("guess", "guessed", "sft")]
+    chains = [f"{stage}{name}" for name in each for stage in ("guess", "sft")]
     assert made == [*chains, "worth", *(f"rank{name}" for name in each)]
     for name in each[1:]:
         own = [line.replace(f"{name} ", " ") for line in lines if f"{name} " in line]

@@ -356,7 +356,7 @@ def test_what_is_rewritten_is_judged_too_and_may_win() -> None:
 WRONG, RIGHT = rl_tiny.PROGRAMS["skips an entry"], rl_tiny.PROGRAMS["four lanes"]
 
 
-def answering(folder: Path, steps: int = 120) -> Path:
+def answering(folder: Path, steps: int = 160) -> Path:
     """A tiny policy that writes the wrong program first, and the right one after a line that says so."""
     tokenizer = merge([WRONG, RIGHT], 4096)
     tokenizer.save(folder / "words.json")

@@ -58,7 +58,7 @@ class AssessConfig:
     seed: int = 0
     most_nonzeros: int = 0
     """larger matrices are left out, and the report says so; 0: none"""
-    finalists: int = 3
+    finalists: int = 2
     """programs of a writer and mode that are raced"""
     race_size: int = 8
     """programs in one race: the layouts of all of them lie in the machine's memory together"""

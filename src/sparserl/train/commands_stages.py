@@ -90,6 +90,7 @@ def sft(
     learnt: Annotated[bool, typer.Option("--learnt", help="Control: learnt tables in place of sinusoids.")] = False,
     fraction: Annotated[float, typer.Option(help="of the pairs of matrix and program, at random")] = 1.0,
     frozen: Frozen = False,
+    pull: Annotated[float, typer.Option(help="what a fork counts, where a token counts 1; 0: no forks")] = 0.0,
     size: Annotated[str, typer.Option(help="tiny or nano, where there are no weights")] = "nano",
     epochs: Annotated[int, typer.Option(help="times that the pairs are gone through")] = 6,
     least_steps: Annotated[int, typer.Option(help="Go through more often where there are fewer steps.")] = 200,
@@ -111,7 +112,7 @@ def sft(
     if len(controls) > 1:
         raise SparseRLError(f"Choose one of --blind, --features and --learnt. Got --{' --'.join(controls)}.")
     reads: Any = controls[0] if controls else "matrix"
-    config = SFTConfig(size, reads, target, epochs, least_steps, batch_tokens, longest, fraction, frozen)
+    config = SFTConfig(size, reads, target, epochs, least_steps, batch_tokens, longest, fraction, frozen, pull)
     config = replace(config, loop=_loop(config.loop, learning_rate, warmup, (budget, device, compile, seed)))
     places = Places(out, collection, weights, encoder, samples, matrices, resume)
     if only_samples:
@@ -219,17 +220,15 @@ def rank(
     """Where two measured programs of a matrix part, make the way to the better one more likely."""
     from sparserl.store import read_jsonl
     from sparserl.train.loop import CHECKS
-    from sparserl.train.rank import RankConfig
+    from sparserl.train.rank import RANK
     from sparserl.train.rank import rank as run
     from sparserl.train.sft import Places
 
-    own = RankConfig().sft
-    loop = _loop(own.loop, learning_rate, warmup, (budget, device, compile, seed))
-    how = {"target": target, "epochs": epochs, "batch_tokens": batch_tokens, "longest": longest, "frozen": frozen}
-    fine = replace(own, **how, loop=loop)  # type: ignore[arg-type]
-    places = Places(out, collection, weights, None, samples, matrices, resume)
+    loop = _loop(RANK.loop, learning_rate, warmup, (budget, device, compile, seed))
+    config = replace(RANK, target=target, epochs=epochs, batch_tokens=batch_tokens, longest=longest, loop=loop)
+    config = replace(config, frozen=frozen, pull=pull)
     with progress("rank") as watch:
-        found = run(RankConfig(pull, sft=fine), places, watch)
+        found = run(config, Places(out, collection, weights, None, samples, matrices, resume), watch)
     checks = read_jsonl(out / CHECKS)
     if checks and "forks_right" in checks[0] and found.complete:
         before, after = checks[0]["forks_right"], checks[-1]["forks_right"]

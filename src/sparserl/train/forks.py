@@ -7,20 +7,34 @@ slower by more than the noise, failed, would be wrong, or where no layout that t
 a worse way on. Tokens that nothing is known of, and ways that are as good, are no forks.
 
     forks(good, ways, gap)    →    [Fork(at=2, worse=(412, 96)), …]
+
+What is learnt there (`pull_of`) is the preference of the good token over the worse ones in its place:
+
+    -log sigmoid(log p(good) - log p(worse))
+
+This is what preference optimisation of two programs says of the one token at which they part. What follows that token
+is left alone: making the rest of a loser less probable unlearns how to write it (with whole texts, a third of the
+samples that had been right no longer were; with whole headers, one in fifty was no longer a program).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, log
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import softplus
 
 from sparserl.matrix import Array
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Mode
-from sparserl.train.collected import CollectedCase
+from sparserl.train.chosen import Chosen
+from sparserl.train.collected import CollectedCase, Collection
+from sparserl.train.withheld import withheld_text
 
 BRIEF = 0.06
 """by so much, as a logarithm, a brief time may be too long: it counts as that much shorter"""
@@ -141,3 +155,82 @@ def _parting(good: Array, table: Array) -> tuple[Array, Array]:
     some = differs.any(axis=1)
     first = np.where(some, differs.argmax(axis=1), width)
     return first, np.where(some, table[np.arange(len(table)), np.minimum(first, width - 1)], -1)
+
+
+# ── Of a whole collection ─────────────────────────────────────────────────────
+
+
+class Drawn(NamedTuple):
+    """Whose forks: a matrix, a problem, a mode and a good program."""
+
+    case: str
+    problem: str
+    mode: Mode
+    program: str
+
+    @classmethod
+    def of(cls, each: Chosen) -> Drawn:
+        return cls(each.case, each.problem, each.mode, each.program)
+
+
+Forked = Mapping[Drawn, Sequence[Fork]]
+
+
+def all_forks(
+    collection: Collection, chosen: Iterable[Chosen], ids: Mapping[str, Array],
+    misfits: Mapping[tuple[str, str], Sequence[str]], gap: float,
+) -> dict[Drawn, list[Fork]]:  # fmt: skip
+    """The forks of all good programs, those that have any."""
+    wanted: dict[tuple[str, str], list[Chosen]] = {}
+    for each in chosen:
+        if not each.body and each.program in ids:
+            wanted.setdefault((each.case, each.problem), []).append(each)
+    lines = _lines(collection)
+    found: dict[Drawn, list[Fork]] = {}
+    for case in collection.cases:
+        ways: dict[Mode, Ways] = {}
+        key, fit = (case.name, case.problem), Fit(lines[case.problem], case.admitted)
+        for each in wanted.get(key, ()):
+            if each.mode not in ways:
+                known = known_of_case(case, collection, ids, misfits.get(key, ()), each.mode)
+                ways[each.mode] = ways_of(known, fit)
+            if some := forks(ids[each.program], ways[each.mode], gap):
+                found[Drawn.of(each)] = some
+    return found
+
+
+def _lines(collection: Collection) -> dict[str, Lines]:
+    """By problem: every layout that some matrix of the collection admits."""
+    names: dict[str, set[str]] = {}
+    for case in collection.cases:
+        names.setdefault(case.problem, set()).update(case.admitted)
+    tokenizer = Tokenizer.load()
+    return {problem: Lines.of(some, tokenizer) for problem, some in names.items()}
+
+
+def known_of_case(
+    case: CollectedCase, collection: Collection, ids: Mapping[str, Array], misfits: Sequence[str], mode: Mode
+) -> Iterator[tuple[Array, float]]:
+    times = dict.fromkeys(misfits, inf) | log_times(case, mode)
+    for program, us in times.items():
+        if program in ids and not withheld_text(collection.texts[program].text):
+            yield ids[program], us
+
+
+def pull_of(logits: Tensor, ids: Tensor, forked: Sequence[Sequence[Fork]]) -> Tensor:
+    """-log sigmoid(log p(good) - log p(worse)), a fork each. logits: (batch, tokens - 1, vocabulary) of ids."""
+    flat = [(row, fork) for row, some in enumerate(forked) for fork in some]
+    most = max((len(fork.worse) for _, fork in flat), default=1)
+    tokens = np.zeros((len(flat), most), dtype=np.int64)
+    there = np.zeros((len(flat), most), dtype=bool)
+    for k, (_, fork) in enumerate(flat):
+        tokens[k, : len(fork.worse)] = fork.worse
+        there[k, : len(fork.worse)] = True
+    rows, at = (torch.tensor(each, dtype=torch.int64) for each in ([r for r, _ in flat], [f.at for _, f in flat]))
+    rows, at, worse, known = (
+        each.to(logits.device, non_blocking=True)
+        for each in (rows, at, torch.from_numpy(tokens), torch.from_numpy(there))
+    )
+    good = logits[rows, at - 1, ids[rows, at]].float()
+    others = logits[rows[:, None], at[:, None] - 1, worse].float().masked_fill(~known, -torch.inf)
+    return softplus(torch.logsumexp(others, dim=1) - good)

@@ -38,7 +38,7 @@ from sparserl.store import append_jsonl, read_json, read_jsonl, write_atomic, wr
 log = logging.getLogger(__name__)
 
 RESUME, POLICY, CONFIG, LOSSES, CHECKS = "resume.pt", "policy", "config.json", "loss.jsonl", "checks.jsonl"
-FREE = frozenset(("device", "compile", "check_every", "log_every", "save_every_s", "budget_s"))
+FREE = frozenset(("device", "compile", "check_every", "check_first", "log_every", "save_every_s", "budget_s"))
 """settings of the loop that may change when a run goes on: none of them moves a weight, on one machine"""
 
 
@@ -63,6 +63,8 @@ class LoopConfig:
     """torch.compile; auto: on a GPU"""
     check_every: int = 500
     """steps between looks at held-out data; there is one at the end too"""
+    check_first: bool = False
+    """and one before the first step"""
     log_every: int = 20
     save_every_s: float = 180.0
     """seconds between checkpoints; there is one at the end too"""
@@ -308,6 +310,8 @@ def run(task: Task, config: LoopConfig, folder: Path, start: Start, watch: Watch
         step, begun = _restore(folder, task, optimiser)
     book = _Book(folder, task, config, step, watch)
     began = saved = time.monotonic()
+    if config.check_first and not step:
+        book.check(step)
     while step < task.steps:
         if config.budget_s and time.monotonic() - start.clock_s > config.budget_s:
             break

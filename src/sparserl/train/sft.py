@@ -4,7 +4,8 @@
 
 Which programs, and how much each counts, is decided in `chosen`; a program is drawn as often as its weight says. The
 loss is on the program's tokens, or on its body's alone where `chosen` gives the header; the matrix stands before them
-as the encoder's vectors, and the encoder learns along. `--blind`, `--features` and `--learnt` train the control
+as the encoder's vectors, and the encoder learns along. With a `pull` the good token is also preferred to worse ones
+wherever such are known (`forks`). `--blind`, `--features` and `--learnt` train the control
 encoders on the same data; `--fraction` and `--seed` serve the study of what pretraining is worth. What the encoder
 reads of each matrix is computed once (`--samples FILE`).
 
@@ -16,9 +17,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -27,8 +28,8 @@ from torch.nn.functional import cross_entropy
 
 from sparserl.errors import SparseRLError
 from sparserl.matrix import Array
-from sparserl.policy.encoder import EncoderInput, FromFeatures, MatrixEncoder, collate
-from sparserl.policy.model import Policy, Size, make_policy, size_named
+from sparserl.policy.encoder import EncoderInput, collate
+from sparserl.policy.model import Policy, make_policy, size_named
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Mode
 from sparserl.store import write_json
@@ -38,6 +39,7 @@ from sparserl.train.chosen import ChoiceRules, Chosen, choose, fraction_of, shar
 from sparserl.train.collected import Collection
 from sparserl.train.encode import load_encoder
 from sparserl.train.encode_times import read_problem
+from sparserl.train.forks import Drawn, Fork, Forked, all_forks, pull_of
 from sparserl.train.loop import (
     NOT_BEGUN,
     Finished,
@@ -52,13 +54,11 @@ from sparserl.train.loop import (
     run,
     start_from,
 )
+from sparserl.train.misfits import read_misfits
+from sparserl.train.readers import READS, Reads, standardise, with_encoder
 from sparserl.train.samples import Sampled, samples_of
 
 log = logging.getLogger(__name__)
-
-Reads = Literal["matrix", "blind", "features", "learnt"]
-READS: tuple[Reads, ...] = ("matrix", "blind", "features", "learnt")
-
 
 @dataclass(frozen=True)
 class SFTConfig:
@@ -67,7 +67,8 @@ class SFTConfig:
     size: str = "nano"
     """of a policy that begins without weights"""
     reads: Reads = "matrix"
-    """what the encoder reads: the sample with sinusoids, nothing, named features, or the sample with learnt tables"""
+    """what the encoder reads: the sample with sinusoids, nothing, named features, the sample with learnt tables, or
+    what that of the weights does"""
     target: str = "h200"
     """the machine that the collection was measured on, as the policy is told it"""
     epochs: int = 6
@@ -82,6 +83,10 @@ class SFTConfig:
     """of the pairs of matrix and program"""
     frozen: bool = False
     """the encoder stays as it is: it has read tens of thousands of matrices, a collection has hundreds"""
+    pull: float = 0.0
+    """what a fork counts, where a token of a program counts 1; 0: forks are not looked for"""
+    gap: float = 0.06
+    """at a fork a worse way is slower by more than this, as a logarithm: twice the noise of a timing"""
     rules: ChoiceRules = field(default_factory=ChoiceRules)
     loop: LoopConfig = field(default_factory=lambda: LoopConfig(learning_rate=6e-4, weight_decay=0.05))
 
@@ -91,6 +96,8 @@ class SFTConfig:
             raise SparseRLError(f"The 'reads' of fine-tuning must be one of {', '.join(READS)}. Got {self.reads!r}.")
         if self.epochs < 1 or self.batch_tokens < self.longest:
             raise SparseRLError("Fine-tuning needs at least 1 epoch and 'batch_tokens' of at least 'longest'.")
+        if self.pull < 0 or not self.gap > 0:
+            raise SparseRLError("The 'pull' of forks must not be negative, and their 'gap' must be above 0.")
 
 
 @dataclass(frozen=True)
@@ -165,10 +172,11 @@ class Prompts:
         return EncoderInput(*(column[places] for column in self.matrix))
 
 
-def program_loss(policy: Policy, ids: Tensor, targets: Tensor, matrix: EncoderInput) -> Tensor:
-    """Mean over the targets that are no padding. ids: (batch, tokens); targets: (batch, tokens - 1)."""
-    logits = policy(ids[:, :-1], matrix)
-    return cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=Tokenizer.pad)
+def program_loss(policy: Policy, ids: Tensor, targets: Tensor, matrix: EncoderInput) -> tuple[Tensor, Tensor]:
+    """Nats of the targets (batch, tokens - 1) that are no padding, summed; and the logits. ids: (batch, tokens)."""
+    logits: Tensor = policy(ids[:, :-1], matrix)
+    nats = cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=Tokenizer.pad, reduction="sum")
+    return nats, logits
 
 
 def in_body(ids: Tensor) -> Tensor:
@@ -243,8 +251,10 @@ class FineTuning:
         examples: tuple[Sequence[Chosen], Sequence[Chosen]],
         ids: Mapping[str, Array],
         samples: Mapping[str, Sampled],
+        *,
+        forked: Forked | None = None,
     ) -> None:
-        self.config, self.device = config, device_of(config.loop.device)
+        self.config, self.device, self._forked = config, device_of(config.loop.device), forked
         self.policy = policy.to(self.device)
         self.policy.encoder.requires_grad_(not config.frozen)
         self._train, self._dev = ([each for each in part if each.program in ids] for part in examples)
@@ -262,13 +272,21 @@ class FineTuning:
     def _batch(self, examples: Sequence[Chosen]) -> tuple[Tensor, EncoderInput]:
         return self._prompts.batch(asked(examples), [self._ids[each.program] for each in examples])
 
+    def _forks(self, examples: Sequence[Chosen]) -> list[Sequence[Fork]]:
+        return [() if each.body or not self._forked else self._forked.get(Drawn.of(each), ()) for each in examples]
+
     def loss(self, step: int) -> Step:
         examples = [self._train[index] for index in self._batches[step]]
         ids, matrix = self._batch(examples)
         targets = learnt(ids, torch.tensor([each.body for each in examples], device=self.device))
         with autocast(self.device):
-            loss = program_loss(self.policy, ids, targets, matrix)
-        return Step(loss, ids.numel())
+            nats, logits = program_loss(self.policy, ids, targets, matrix)
+        tokens = (targets != Tokenizer.pad).sum().clamp(min=1)
+        if not self._forked:
+            return Step(nats / tokens, ids.numel())
+        pulls = pull_of(logits, ids, self._forks(examples))
+        parts = {"nats": nats / tokens, "fork": pulls.sum() / max(1, len(pulls))}
+        return Step((nats + self.config.pull * pulls.sum()) / tokens, ids.numel(), parts)
 
     def check(self) -> dict[str, float]:
         """Nats a token on matrices that were never trained on, by weight: all, the header, the body."""
@@ -287,41 +305,21 @@ class FineTuning:
             return {}
         (header, headers), (code, codes) = sums.tolist()
         both = (header + code) / (headers + codes)
-        return {"dev_loss": both, "dev_header_loss": header / headers, "dev_body_loss": code / codes}
+        found = {"dev_loss": both, "dev_header_loss": header / headers, "dev_body_loss": code / codes}
+        return {**found, **self._check_forks()} if self._forked else found
 
-
-def with_encoder(policy: Policy, reads: Reads, pretrained: MatrixEncoder | None, seed: int) -> Policy:
-    """The policy with the encoder asked for: its own, the pretrained one, or a fresh one of another kind."""
-    own = policy.size.encoder
-    wanted = {
-        "matrix": replace(own, source="matrix", embedding="sinusoidal"),
-        "learnt": replace(own, source="matrix", embedding="learnt"),
-        "blind": replace(own, source="blind"),
-        "features": replace(own, source="features"),
-    }[reads]
-    if pretrained is not None:
-        if pretrained.width != policy.size.language.width or pretrained.size != wanted:
-            raise SparseRLError(
-                f"The encoder is of width {pretrained.width} and {pretrained.size}; this policy needs width "
-                f"{policy.size.language.width} and {wanted}. Train one with `sparserl train encoder`, or give none."
-            )
-        policy.encoder = pretrained
-        return policy
-    if wanted == own:
-        return policy
-    other = make_policy(Size(policy.size.language, wanted), seed)
-    other.language.load_state_dict(policy.language.state_dict())
-    return other
-
-
-def standardise(policy: Policy, samples: Mapping[str, Sampled]) -> None:
-    """Give an encoder of named features their mean and deviation over these matrices."""
-    reader = policy.encoder.reader
-    if isinstance(reader, FromFeatures):
-        named = [each.sample.named for each in samples.values() if each.sample.named is not None]
-        logs = torch.log1p(torch.from_numpy(np.stack(named)))
-        reader.mean.copy_(logs.mean(0))
-        reader.deviation.copy_(logs.std(0, correction=0) + 1e-3)
+    def _check_forks(self) -> dict[str, float]:
+        """On the same matrices: how often the good token is ahead of the worse ones."""
+        ahead, count, nats = 0, 0, 0.0
+        for at in range(0, len(self._dev), 16):
+            part = self._dev[at : at + 16]
+            ids, matrix = self._batch(part)
+            with autocast(self.device):
+                pulls = pull_of(self.policy(ids[:, :-1], matrix), ids, self._forks(part))
+            ahead += int((pulls < float(np.log(2.0))).sum())
+            count += len(pulls)
+            nats += float(pulls.sum())
+        return {"forks_right": ahead / count, "dev_fork_loss": nats / count} if count else {}
 
 
 @dataclass(frozen=True)
@@ -340,10 +338,12 @@ def known_of(places: Places) -> Known:
     return Known(collection, matrix_samples(places, collection), {})
 
 
-def sft(config: SFTConfig, places: Places, watch: Watch | None = None, known: Known | None = None) -> Finished:
-    """The whole stage. known: of this collection, where it was read before."""
+def sft(
+    config: SFTConfig, places: Places, watch: Watch | None = None, known: Known | None = None, stage: str = "sft"
+) -> Finished:
+    """The whole stage. known: of this collection, where it was read before. stage: its name, 'sft' or 'rank'."""
     clock_s = time.monotonic()
-    goes_on = open_run(places.out, "sft", asdict(config), places.resume)
+    goes_on = open_run(places.out, stage, asdict(config), places.resume)
     known = known or known_of(places)
     collection, samples = known.collection, known.samples
     structures = {name: each.structure for name, each in samples.items()}
@@ -351,17 +351,22 @@ def sft(config: SFTConfig, places: Places, watch: Watch | None = None, known: Kn
     fraction, seed = config.fraction, config.loop.seed
     train = fraction_of(train, fraction, seed, config.rules)
     train = with_bodies(train, collection, structures, config.rules, fraction=fraction, seed=seed)
-    write_json(places.out / "data.json", {"train": shares(train), "dev": shares(dev)})
     policy, begin = make_policy(config.size, config.loop.seed), NOT_BEGUN
     if places.weights is not None:
-        policy, begin = start_from(places.weights, "sft")
+        policy, begin = start_from(places.weights, stage)
     pretrained = load_encoder(places.encoder) if places.encoder is not None and not begin.step else None
-    policy = with_encoder(policy, config.reads, pretrained, config.loop.seed)
-    if not begin.step and pretrained is None:
+    before, policy = policy, with_encoder(policy, config.reads, pretrained, config.loop.seed)
+    if policy is not before:  # a fresh encoder; another one knows its scales
         standardise(policy, {each.case: samples[each.case] for each in train})
-    programs = {each.program for each in (*train, *dev)}
+    programs = set(collection.texts) if config.pull else {each.program for each in (*train, *dev)}
     new = sorted(programs - known.ids.keys())
     known.ids.update(encode_programs({name: collection.texts[name].text for name in new}, config.longest))
     ids = {name: known.ids[name] for name in programs & known.ids.keys() if len(known.ids[name]) <= config.longest}
-    task = FineTuning(config, policy, (train, dev), ids, samples)
+    forked = None
+    if config.pull:
+        forked = all_forks(collection, (*train, *dev), ids, read_misfits(places.collection), config.gap)
+    task = FineTuning(config, policy, (train, dev), ids, samples, forked=forked)
+    task.stage = stage
+    counted = {} if forked is None else {"forked": {"programs": len(forked), "forks": sum(map(len, forked.values()))}}
+    write_json(places.out / "data.json", {"train": shares(train), "dev": shares(dev), **counted})
     return run(task, config.loop, places.out, Start(goes_on, begin, clock_s), watch)
