@@ -235,7 +235,7 @@ class Instruments:
         return self._call("read_repeatedly", 8 * self._sms, slots, stream)
 
     def inspect(self, table: int, sizes: Sequence[int], expected: int, stream: int) -> Call:
-        """A table of zones of so many bytes is looked over; every zone has as many blocks, fewer where zones are many."""
+        """A table of zones of so many bytes is looked over; each has as many blocks, fewer where zones are many."""
         most = min(4 * self._sms, max(8, 32 * self._sms // len(sizes)))
         wide = max(1, min(-(-max(sizes) // (8 * THREADS)), most))
         slots = [pointer(table), ctypes.c_uint(len(sizes)), ctypes.c_uint(expected)]
