@@ -107,7 +107,7 @@ fine_tuned() {  # first on estimates, where there are some, then, at a lower rat
         from=(--weights "$weights" "${gently[@]}")
     elif [[ -f $out/estimated/cases.jsonl ]]; then
         "${sparserl[@]}" train sft --out "$out/guess$name" "${from[@]}" --collection "$out/estimated" --epochs 2 \
-            --samples "$out/estimated.npz" --pull 4 "${how[@]}" "$@"
+            --samples "$out/estimated.npz" --pull 4 "${matrices[@]}" "${how[@]}" "$@"
         from=(--weights "$out/guess$name" "${gently[@]}")
     fi
     "${sparserl[@]}" train sft --out "$out/sft$name" "${from[@]}" --pull 4 "${fine[@]}" "$@"
@@ -115,10 +115,10 @@ fine_tuned() {  # first on estimates, where there are some, then, at a lower rat
 turns() { "${sparserl[@]}" train turns --out "$out/turns" --weights "$out/sft" "${fine[@]}"; }
 rank() {
     local controls
-    "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" --pull 8 "${fine[@]}"
+    "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" "${fine[@]}"
     [[ -n $study ]] || return 0
     for controls in blind features learnt; do
-        "${sparserl[@]}" train rank --out "$out/rank-$controls" --weights "$out/sft-$controls" --pull 8 "${fine[@]}"
+        "${sparserl[@]}" train rank --out "$out/rank-$controls" --weights "$out/sft-$controls" "${fine[@]}"
     done
 }
 ship() {

@@ -21,8 +21,8 @@ from sparserl.records import Problem
 from sparserl.store import append_jsonl, read_jsonl
 from sparserl.train import estimate as estimates
 from sparserl.train.cases import TrainingCase, drawn_cases, from_source, twisted_cases
-from sparserl.train.chosen import ChoiceRules, choose
-from sparserl.train.collected import load
+from sparserl.train.chosen import ChoiceRules, choose, is_dev
+from sparserl.train.collected import CollectedCase, load
 from sparserl.train.controls import TreesConfig
 from sparserl.train.encode_data import twisted_real
 from sparserl.train.withheld import withheld_recipe, withheld_text
@@ -194,6 +194,21 @@ def test_real_matrices_are_made_into_others_that_are_never_the_same(tmp_path: Pa
     assert found[0].fingerprint() == twisted_real(whole, 0, 5e4).fingerprint()
     with pytest.raises(MatrixError, match="No twist number 3"):
         twisted_real(whole, 3, 50)
+    assert not twisted_cases(PROBLEM, 0, 10)
+    with pytest.raises(MatrixError, match="small enough"):
+        twisted_cases(PROBLEM, 1, 10)
     words = ["train", "estimate", "--collection", str(tmp_path), "--out", str(tmp_path / "o"), "--real", "3"]
     refused = CliRunner().invoke(cli.app, words)
     assert refused.exit_code != 0 and "--matrices" in str(refused.exception)
+
+
+def test_what_a_real_matrix_was_made_into_is_for_dev_where_that_one_is() -> None:
+    rules = ChoiceRules(dev_share=0.5)
+    names = [case.name for case in splits.cases("train")]
+    empty = {"rows": 1, "columns": 1, "nonzeros": 1, "admitted": (), "baseline_us": {}, "best_us": {}, "programs": ()}
+    for name in names:
+        own, *others = (
+            CollectedCase(f"{name}{end}", "spmv float32", "train", {"real": name, **more}, **empty)  # type: ignore[arg-type]
+            for end, more in (("", {}), *((f"-5-{k}", {"twist": k, "most": 5.0}) for k in range(8)))
+        )
+        assert {is_dev(each, rules) for each in others} == {is_dev(own, rules)}

@@ -80,7 +80,7 @@ def test_every_file_says_what_it_expects_and_tries() -> None:
 
 
 def test_nobody_else_is_blamed_for_what_a_stray_write_broke(judge: Judge) -> None:
-    """Layouts of other programs stay in the worker, beside the one that is written outside of."""
+    """Layouts of other programs stay in the worker, beside the one that writes outside. (A simulator stops it.)"""
     stray = read(FILES[0].with_name("writes_far_outside.cu"))[2]
     texts, seen = [], set()
     for recipe in admissible(summarise(awkward(), Problem(), judge.device.sms)):

@@ -196,7 +196,7 @@ def test_damage_in_a_timing_is_laid_to_the_one_that_does_it_alone(
     verdicts = [o.verdict.name for o in outcomes]
     assert verdicts == ["CORRECT", "WRONG", "UNREADABLE", "FAILED", "CORRECT", "CORRECT"]
     assert outcomes[3].reason == "while it was timed: wrote outside the bounds of 'cols' of 'rows'"
-    assert timed == [2, 1, 1, 2] and asked.count("open") == 3, "nothing that was there before is used again"
+    assert timed == [2, 1, 1, 2] and asked.count("renew") == 2, "nothing that was there before is used again"
 
 
 def test_after_a_program_failed_everything_is_put_there_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +208,37 @@ def test_after_a_program_failed_everything_is_put_there_anew(monkeypatch: pytest
         monkeypatch.setattr(case._desk, "call", lambda what, *a, **b: asked.append(what) or call(what, *a, **b))
         verdicts = [outcome.verdict.name for outcome in case.judge(texts)]
     assert verdicts == ["CORRECT", "CORRECT", "FAILED", "CORRECT", "WRONG", "CORRECT"]
-    assert asked.count("open") == 2 and "put_structure" in asked[len(asked) - asked[::-1].index("open") :]
+    assert asked.count("open") == asked.count("renew") == 1 and "put_structure" in asked[asked.index("renew") :]
+
+
+def test_a_race_leaves_out_who_breaks_something_while_it_is_timed(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = judge.open(pattern_of(60, 50), Problem(), seed=1)
+    as_on_a_gpu(case, monkeypatch)
+    call, sides = case._desk.call, []
+
+    def damaged(command, *rest, **named):
+        if command == "time":
+            sides.append(len(named["names"]))
+        if command == "damage":  # the second of the two, and whoever is timed beside it
+            return "wrote outside" if sides[-1] == 2 or sides.count(1) == 2 else ""
+        return call(command, *rest, **named)
+
+    monkeypatch.setattr(case._desk, "call", damaged)
+    race = case.race({"good": plain(Problem()), "bad": WAITING}, (), ("chain",), 1)
+    assert set(race) == {"good"} and race.outcomes["good"].correct
+    assert race.outcomes["bad"].verdict is Verdict.FAILED and "while it was timed" in race.outcomes["bad"].reason
+    assert sides == [2, 2, 1, 1, 1]
+
+
+def test_a_case_is_closed_after_a_failure_too(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = judge.open(pattern_of(60, 50), Problem(), seed=1)
+    asked, call = [], case._desk.call
+    monkeypatch.setattr(case._desk, "call", lambda what, *a, **b: asked.append(what) or call(what, *a, **b))
+    assert not only(case.judge([CRASHING])).correct
+    case.close()
+    assert asked[-1] == "close_case" and case._desk.sandbox.tenant is None
 
 
 def test_a_pool_of_checks_gives_the_same_verdicts(judge: Judge) -> None:

@@ -123,7 +123,7 @@ def test_misfits_are_found_from_the_pattern_written_once_and_lose_in_the_ranking
     case = replace(collection.cases[2], programs=collection.cases[2].programs[1:])
     ids = encode_programs({name: each.text for name, each in collection.texts.items()}, 2560)
     known = list(known_of_case(case, collection, ids, found[long, "spmv float32"], "solver"))
-    assert [us for each, us in known if each is ids[tile]] == [inf]
+    assert [us for each, us in known if each is ids[tile]] == [(inf, inf)]
     assert not [us for each, us in known_of_case(case, collection, ids, (), "solver") if each is ids[tile]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -150,4 +151,35 @@ def test_the_guards_of_other_data_are_looked_at_too(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(backend, "guards_intact", lambda buffer: buffer is not vals and whole(buffer))
     given = tuple(np.ones(n, dtype=np.float32) for n in (PATTERN.nonzeros, 120))
     assert machine.check("plain", given, PATTERN.rows).failed == "wrote outside the bounds of 'vals' of 'other'"
+    backend.close()
+
+
+def test_where_values_go_and_zeroed_workspaces_are_looked_at_too() -> None:
+    backend = Unbounded(nvrtc=False)
+    machine = machine_of(backend, Problem())
+    sliced = layouts.pack(PATTERN, layouts.parse_line("slices c=32 sigma=64 group=1 index=int32"))
+    assert sliced.slot_of is not None
+    machine.put_structure("other", sliced.arrays, sliced.slot_of, sliced.slots)
+    where = machine.structures["other"].slot_of
+    backend.stray = lambda: backend.fill(where, 3)  # type: ignore[assignment]
+    given = tuple(np.ones(n, dtype=np.float32) for n in (PATTERN.nonzeros, 120))
+    assert machine.check("plain", given, PATTERN.rows).failed == "changed its input 'slot_of' of 'other'"
+    machine = machine_of(backend, Problem())
+    counter = backend.alloc(64)
+    backend.fill(counter, 0)
+    beside = replace(machine.programs["plain"], zeroed={"arrived": (counter, backend.digest(counter))})
+    machine.programs["beside"] = beside
+    backend.stray = lambda: backend.fill(counter, 1)  # type: ignore[assignment]
+    assert machine.check("plain", given, PATTERN.rows).failed == "changed its input 'arrived' of 'beside'"
+    backend.close()
+
+
+def test_a_chain_that_fails_when_done_plainly_goes_no_further() -> None:
+    backend = Unbounded(nvrtc=False)
+    machine = machine_of(backend, Problem())
+    given = tuple(np.ones(n, dtype=np.float32) for n in (PATTERN.nonzeros, 120))
+    cols = machine.structures["rows"].arrays["cols"]
+    backend.stray = lambda: backend.fill(cols, 0)  # type: ignore[assignment]
+    found = machine.chain("plain", given, PATTERN.rows, 4, feed_back=True)
+    assert [each.failed for each in found] == ["changed its input 'cols'"]
     backend.close()

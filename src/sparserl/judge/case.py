@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TypeVar
 
-from sparserl.backends.backend import Binary
 from sparserl.errors import BackendError
 from sparserl.judge import plain, timing
 from sparserl.judge.compiling import Compiled, Compiler
-from sparserl.judge.desk import Desk, Entry
+from sparserl.judge.desk import Desk, Entry, Watcher, entries_of
 from sparserl.judge.prepare import Packs, Prepared, prepare
 from sparserl.judge.reference import Reference, reordered
 from sparserl.judge.sandbox import Sandbox, WorkerError
@@ -34,7 +33,6 @@ log = logging.getLogger(__name__)
 TOGETHER = 8
 """programs that a GPU times in one go: where several processes share it, each timing waits until the others are out"""
 
-Watcher = Callable[[int, Outcome], None]
 Timings = dict[str, Timing]
 """by mode"""
 Key = TypeVar("Key", int, str)
@@ -168,7 +166,7 @@ class Case:
                 sources = [(ready.job.source, tuple(ready.job.kernels)) for _, ready in window]
                 following = (window, self._compiler.submit(sources))
             if waiting is not None:
-                yield from _entries(*waiting, refused)
+                yield from entries_of(*waiting, refused)
             waiting = following
 
     def _prepared(self, start: int, texts: Sequence[str], refused: Watcher) -> list[tuple[int, Prepared]]:
@@ -286,17 +284,36 @@ class Case:
     def _time_together(
         self, entries: dict[str, Entry], library: Sequence[str], clocking: _Clocking, race: Race
     ) -> dict[str, Timings]:
-        """A worker that dies over it is tried once more, with those that still pass."""
+        """A worker that dies over it, or has something broken after it, is tried once more, with those that still pass.
+
+        Then each is timed alone: who breaks something there has failed.
+        """
         if self._modelled:  # the same alone as in company, and a simulator worker has room for few programs
             return {name: self._time_alone(name, entry, clocking) for name, entry in entries.items()}
         try:
             return self._time(entries, library, clocking)
-        except (WorkerError, Stopped):
+        except (WorkerError, Stopped) as error:
+            log.warning("A race of %d programs is done again: %s", len(entries), error)
             self._verify_all(entries, race.outcomes.__setitem__)
+        try:
+            return self._time(entries, library, clocking)
+        except WorkerError as error:
+            raise BackendError(f"The worker failed twice while it timed {len(entries)} programs: {error}") from error
+        except Stopped:
+            self._leave_out(entries, clocking, race)
         try:
             return self._time(entries, library, clocking)
         except (WorkerError, Stopped) as error:
             raise BackendError(f"The worker failed twice while it timed {len(entries)} programs: {error}") from error
+
+    def _leave_out(self, entries: dict[str, Entry], clocking: _Clocking, race: Race) -> None:
+        """Those that break something, or fail, when they are timed alone."""
+        for name, entry in list(entries.items()):
+            try:
+                self._time({name: entry}, (), clocking)
+            except (Stopped, WorkerError) as error:
+                stopped = error if isinstance(error, Stopped) else Stopped(Verdict.FAILED, str(error))
+                race.outcomes[name] = self._stopped(entries.pop(name), stopped)
 
     def _time_alone(self, name: str, entry: Entry, clocking: _Clocking) -> Timings:
         try:
@@ -307,7 +324,7 @@ class Case:
             self._desk.unload(entry)
 
     def _time(self, entries: dict[str, Entry], library: Sequence[str], clocking: _Clocking) -> dict[str, Timings]:
-        """All in one call a mode, so that every side sees the same clocks. Raises WorkerError."""
+        """All in one call a mode, so that every side sees the same clocks. Raises WorkerError, Stopped after damage."""
         desk = self._desk
         desk.attend()
         if library:
@@ -329,7 +346,7 @@ class Case:
                 floor = self._floor_us(entries[name].prepared if name in entries else None, mode)
                 summary = timing.summarise(mode, readings_us, floor, self.device)
                 out[name][mode] = replace(summary, clock_mhz=clock_mhz, repetitions=products)
-        if entries and not self._modelled and (damage := desk.call("damage")):
+        if entries and clocking.modes and not self._modelled and (damage := desk.call("damage")):
             stopped = Stopped(Verdict.FAILED, f"while it was timed: {damage}")
             desk.clear_after(stopped)  # of several it can't be said which: they are timed again, or one by one
             raise stopped
@@ -368,22 +385,3 @@ class Case:
                 else:
                     self._right.append(name)
         return tuple(self._right)
-
-
-def _entries(
-    window: list[tuple[int, Prepared]], answers: Future[list[Compiled]], refused: Watcher
-) -> Iterator[tuple[int, Entry]]:
-    for (index, prepared), compiled in zip(window, answers.result(), strict=True):
-        phases = {"pack": prepared.pack_s, "compile": compiled.seconds}
-        if isinstance(compiled.result, Binary):
-            yield index, Entry(prepared, compiled.result, phases)
-        else:
-            refused(
-                index,
-                Outcome(
-                    Verdict.UNCOMPILABLE,
-                    str(compiled.result),
-                    packed_bytes=prepared.packed_bytes,
-                    phases_s=phases,
-                ),
-            )

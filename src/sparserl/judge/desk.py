@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from sparserl.backends.backend import Binary
+from sparserl.judge.compiling import Compiled
 from sparserl.judge.prepare import Packs, Prepared
 from sparserl.judge.reference import Array, ValueSet
 from sparserl.judge.sandbox import Sandbox, WorkerError
 from sparserl.judge.trial import Stopped
 from sparserl.judge.worker import Check
 from sparserl.matrix import Pattern
-from sparserl.records import LayoutLine, Packed, Problem, Verdict
+from sparserl.records import LayoutLine, Outcome, Packed, Problem, Verdict
 
 ROOM_BYTES = {"cuda": 24 << 30, "sim": 2 << 30}
 """packed layouts kept in the worker"""
@@ -44,12 +47,36 @@ class Entry:
     """under which the worker has it; names are never used twice"""
 
 
+Watcher = Callable[[int, Outcome], None]
+
+
+def entries_of(
+    window: list[tuple[int, Prepared]], answers: Future[list[Compiled]], refused: Watcher
+) -> Iterator[tuple[int, Entry]]:
+    """Those that compiled; of the others `refused` is told."""
+    for (index, prepared), compiled in zip(window, answers.result(), strict=True):
+        phases = {"pack": prepared.pack_s, "compile": compiled.seconds}
+        if isinstance(compiled.result, Binary):
+            yield index, Entry(prepared, compiled.result, phases)
+        else:
+            refused(
+                index,
+                Outcome(
+                    Verdict.UNCOMPILABLE,
+                    str(compiled.result),
+                    packed_bytes=prepared.packed_bytes,
+                    phases_s=phases,
+                ),
+            )
+
+
 class Desk:
     """Commands to the worker with all their data in place."""
 
     def __init__(self, problem: Problem, packs: Packs, sandbox: Sandbox) -> None:
         self.problem, self.packs, self.sandbox = problem, packs, sandbox
         self._generation = -1
+        self._spoilt = False
         self._structures: OrderedDict[LayoutLine, int] = OrderedDict()
         self._sets: set[str] = set()
         self._baselines: dict[str, tuple[str, ...]] = {}
@@ -61,13 +88,17 @@ class Desk:
 
     def attend(self) -> None:
         """Make the worker this case's, if it was replaced or served another one since."""
-        if self._generation == self.sandbox.generation and self.sandbox.tenant is self:
+        mine = self._generation == self.sandbox.generation and self.sandbox.tenant is self
+        if mine and not self._spoilt:
             return
-        self.call("open", dtype=self.problem.dtype)
-        self.sandbox.tenant, self._generation = self, self.sandbox.generation
+        if mine:
+            self.call("renew")
+        else:
+            self.call("open", dtype=self.problem.dtype)
+            self._sets.clear()
+        self.sandbox.tenant, self._generation, self._spoilt = self, self.sandbox.generation, False
         self._structures.clear()
         self._loaded.clear()
-        self._sets.clear()
         self._baselines.clear()
 
     def handed(self, check: ValueSet) -> Check:
@@ -89,7 +120,7 @@ class Desk:
     def holds(self, entry: Entry) -> bool:
         """Whether the worker still has this program."""
         current = self._generation == self.sandbox.generation and self.sandbox.tenant is self
-        return current and entry.name in self._loaded
+        return current and not self._spoilt and entry.name in self._loaded
 
     def load(self, entry: Entry) -> None:
         """The program and its packed matrix are in the worker when this returns. Raises Stopped."""
@@ -138,13 +169,12 @@ class Desk:
         entry.name = ""
 
     def clear_after(self, stopped: Stopped) -> None:
-        """After a program failed nothing that it could reach is used again: the case is opened anew.
+        """After a program failed nothing that it could reach is used again: all is put there anew.
 
         Its own data alone would not do: a program that writes far outside of it breaks what others are run on next,
         and those would be blamed.
         """
-        if stopped.verdict is Verdict.FAILED:
-            self._generation = -1
+        self._spoilt |= stopped.verdict is Verdict.FAILED
 
     def close(self) -> None:
         if self._generation == self.sandbox.generation and self.sandbox.tenant is self:

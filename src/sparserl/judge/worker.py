@@ -22,6 +22,7 @@ from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, 
 from sparserl.backends.driver import StickyError
 from sparserl.errors import SparseRLError
 from sparserl.judge import channel
+from sparserl.judge.holdings import Loaded, Structure, touched
 from sparserl.judge.lockdown import lockdown
 from sparserl.judge.sandbox import Hello
 from sparserl.judge.turn import Turn, give_turns, gpu_of
@@ -44,25 +45,6 @@ HOST_ONLY = ("put_set", "echo")
 """commands that don't touch it"""
 Check = str | tuple[Array, Array]
 """a set by the name under which it was put, or its values and x"""
-
-
-@dataclass
-class Structure:
-    """A packed matrix on the device. `placed` names the value set that lies in `vals`, '' if that can't be known."""
-
-    arrays: dict[str, Buffer]
-    slot_of: Buffer | None
-    vals: Buffer
-    padding: Array
-    digests: dict[str, str]
-    placed: str = ""
-
-
-@dataclass
-class Loaded:
-    executable: Executable
-    job: Job
-    structure: str
 
 
 @dataclass(frozen=True)
@@ -98,7 +80,12 @@ class Machine:
         self.dtype = dtype
 
     def close_case(self) -> None:
-        for held in (self.programs, self.baselines, self.structures, self.sets, self.kept, self.vectors):
+        self.renew()
+        self.sets.clear()
+
+    def renew(self) -> None:
+        """Nothing that a program could reach is used again; what the host has stays."""
+        for held in (self.programs, self.baselines, self.structures, self.kept, self.vectors):
             held.clear()  # type: ignore[attr-defined]
 
     def put_structure(self, key: str, arrays: Mapping[str, Array], slot_of: Array | None, slots: int) -> None:
@@ -106,7 +93,8 @@ class Machine:
         padding = padding_value(self.dtype)
         vals = self.backend.alloc(slots * padding.itemsize)
         where = None if slot_of is None else self._upload(np.ascontiguousarray(slot_of, dtype=np.int32))
-        digests = dict(zip(buffers, self.backend.inspect([], [*buffers.values()])[1], strict=True))
+        hashed = {**buffers, **({"slot_of": where} if where is not None else {})}
+        digests = dict(zip(hashed, self.backend.inspect([], [*hashed.values()])[1], strict=True))
         self.structures[key] = Structure(buffers, where, vals, padding, digests)
 
     def drop_structure(self, key: str) -> None:
@@ -121,9 +109,14 @@ class Machine:
     def load(self, name: str, binary: Binary, job: Job, structure: str) -> None:
         held = self.structures[structure]
         executable = self.backend.prepare(binary, job, {**held.arrays, "vals": held.vals})
+        zeroed: dict[str, Buffer] = {}
         for workspace, buffer in self.backend.workspaces(executable).items():
-            self.backend.fill(buffer, 0 if job.workspaces[workspace][1] == "zeroed" else POISON)
-        self.programs[name] = Loaded(executable, job, structure)
+            if job.workspaces[workspace][1] == "zeroed":
+                zeroed[workspace] = buffer
+            self.backend.fill(buffer, 0 if workspace in zeroed else POISON)
+        hashes = self.backend.inspect([], [*zeroed.values()])[1] if zeroed else []
+        clean = {each: (zeroed[each], digest) for each, digest in zip(zeroed, hashes, strict=True)}
+        self.programs[name] = Loaded(executable, job, structure, clean)
 
     def drop(self, name: str) -> None:
         self.programs.pop(name, None)
@@ -171,6 +164,8 @@ class Machine:
         """
         loaded, x = self._begin(name, check)
         results = [self._plain_chain(loaded, check, y_count, steps)] if feed_back else []
+        if results and results[0].failed:
+            return results
         source, here = self._vector("source", x.nbytes), self._vector("x", x.nbytes)
         longer = 0 if feed_back else LONGER
         there = self._vector("long y" if longer else "y", y_count * x.itemsize + longer)
@@ -181,7 +176,9 @@ class Machine:
         last = here if feed_back and steps % 2 == 0 else there
         dependent = self._end(loaded, report, last, y_count)
         if results and not dependent.failed and results[0].y.tobytes() != dependent.y.tobytes():
-            results += [self._plain_chain(loaded, check, y_count, steps) for _ in range(2) if not results[-1].failed]
+            for _ in range(2):
+                if not results[-1].failed:
+                    results.append(self._plain_chain(loaded, check, y_count, steps))
         return [dependent, *results]
 
     def _plain_chain(self, loaded: Loaded, check: Check, y_count: int, steps: int) -> Ran:
@@ -295,7 +292,7 @@ class Machine:
     def _findings(self, loaded: Loaded, y: Buffer, x: tuple[Buffer, str] | None) -> str:
         """What a program did to memory that is not its to write, its own data first."""
         held, (x_name, y_name) = self.structures[loaded.structure], loaded.job.vector_names
-        inputs = {**held.arrays, "vals": held.vals}
+        inputs = held.everything
         around = {**inputs, y_name: y, **self.backend.workspaces(loaded.executable)}
         expected = dict(held.digests)
         if x is not None:
@@ -303,26 +300,8 @@ class Machine:
         return self._touched(around, inputs, expected)
 
     def _touched(self, around: dict[str, Buffer], inputs: dict[str, Buffer], expected: dict[str, str]) -> str:
-        """The first of these, then of all vectors and, where programs can reach it, of other programs' data."""
         around |= {f"{role} vector": buffer for (role, _), buffer in self.vectors.items()}
-        own = {id(buffer) for buffer in around.values()}
-        for key, other in () if self.backend.bounded else self.structures.items():
-            theirs = {**other.arrays, "vals": other.vals}
-            if id(other.vals) not in own:
-                around |= {f"{name}' of '{key}": each for name, each in theirs.items()}
-                inputs |= {f"{name}' of '{key}": theirs[name] for name in other.digests}
-                expected |= {f"{name}' of '{key}": digest for name, digest in other.digests.items()}
-        for key, program in () if self.backend.bounded else self.programs.items():
-            spaces = self.backend.workspaces(program.executable).items()
-            around |= {f"{name}' of '{key}": each for name, each in spaces if id(each) not in own}
-        intact, digests = self.backend.inspect([*around.values()], [*inputs.values()])
-        for name, fine in zip(around, intact, strict=True):
-            if not fine:
-                return f"wrote outside the bounds of '{name}'"
-        for name, digest in zip(inputs, digests, strict=True):
-            if digest != expected[name]:
-                return f"changed its input '{name}'"
-        return ""
+        return touched(self.backend, (self.structures, self.programs), around, inputs, expected)
 
     def _dirty(self, loaded: Loaded) -> str:
         for name, buffer in self.backend.workspaces(loaded.executable).items():

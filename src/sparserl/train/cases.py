@@ -5,7 +5,9 @@
 A case is written down as family, parameters and seed (or the name of a file) and made when it is needed, never stored.
 Structure classes take turns, families within a class are drawn by weight, and sizes run from 1e3 to 2e7 nonzeros, most
 of them between 1e4 and 2e6. Problems of one operation share their matrices, so that the same matrix is seen with
-another type or number of columns. Not covered: matrices of withheld families (`splits`), which are never drawn here.
+another type or number of columns. For estimates there are also matrices like those that the encoder learns from
+(`drawn_cases`) and what real ones are made into (`twisted_cases`). Not covered: matrices of withheld families
+(`splits`), which are never drawn here.
 """
 
 from __future__ import annotations
@@ -163,6 +165,8 @@ def twisted_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> l
     """`count` matrices that the real ones of the training split are made into, taking turns."""
     most = most_nonzeros or DRAWN_MOST[problem.op]
     real = [case.name for case in splits.cases("train") if case.nonzeros <= 4 * most]
+    if count and not real:
+        raise MatrixError(f"No real training matrix is small enough to be made into one of {most:.0f} nonzeros.")
     whose = [(number, real[number % len(real)]) for number in range(count)]
     return [TrainingCase(f"{name}-{most:.0f}-{number}", real=name, twist=(number, most)) for number, name in whose]
 

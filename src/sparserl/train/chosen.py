@@ -13,7 +13,7 @@ hold that share of all draws.
 A matrix is asked for twice where both kinds of times are known: for `mode`, and for a chain of products, which wants
 other programs (the policy is told which). Beside them, for a share of the draws, stand the other right programs of the
 collection, each once, fast or slow: of those the body is learnt and not the header, so that a policy can write under
-headers that it would seldom choose. Not covered: programs that failed (the ranking pass uses them).
+headers that it would seldom choose. Not covered: programs that failed (`forks` uses them).
 """
 
 from __future__ import annotations
@@ -101,10 +101,14 @@ class Chosen:
 
 
 def is_dev(case: CollectedCase, rules: ChoiceRules) -> bool:
-    """Whether a matrix is kept for the dev loss: by its name, so under every problem alike."""
+    """Whether a matrix is kept for the dev loss: by its name, so under every problem alike.
+
+    What a real matrix was made into goes by the name of that one.
+    """
     if case.split != "train":
         return True
-    return hashlib.sha256(case.name.encode()).digest()[0] < rules.dev_share * 256
+    name = str(case.source.get("real", case.name))
+    return hashlib.sha256(name.encode()).digest()[0] < rules.dev_share * 256
 
 
 def timed(case: CollectedCase, collection: Collection, mode: Mode) -> list[tuple[float, Measurement]]:

@@ -263,7 +263,7 @@ def _part(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
 
 def twisted_real(pattern: Pattern, seed: int, most: float) -> Pattern:
     """A real matrix made into another: a part of it, one or two twists, or both. Raises MatrixError where none fits."""
-    for attempt in range(16):
+    for attempt in range(64):
         rng = building.generator(seed + 7919 * attempt, PURPOSE + 2)
         found = _part(pattern, rng, seed) if rng.random() < 0.7 else pattern
         for _ in range(int(rng.integers(0, 3))):

@@ -92,8 +92,10 @@ class Ways:
 
     programs: Array
     """ids (programs, tokens), filled up with -1"""
-    times: Array
-    """(programs) logarithm of microseconds; infinite where it is of no use"""
+    soonest: Array
+    """(programs) logarithm of microseconds, as short as it may be; infinite where it is of no use"""
+    surely: Array
+    """(programs) the same as it was measured; infinite where that may be luck"""
     fit: Fit
 
 
@@ -111,21 +113,26 @@ def line_ids(line: str, tokenizer: Tokenizer) -> Array:
     return np.array(ids, dtype=np.int32)
 
 
-def log_times(case: CollectedCase, mode: Mode) -> dict[str, float]:
-    """Every program of a case that has something to say in a mode: those that failed take for ever."""
-    found = {}
-    for each in case.programs:
-        if not each.correct:
-            found[each.program] = inf
-        elif mode in each.times_us:
-            found[each.program] = log(each.times_us[mode]) - (0.0 if each.retimed else BRIEF)
+def log_times(case: CollectedCase, mode: Mode) -> dict[str, tuple[float, float]]:
+    """Every program of a case that has something to say in a mode: the least that it may take, and what it surely does.
+
+    Those that failed take for ever. Where some were timed longer, the brief times are sure of nothing: the least of
+    many is luck.
+    """
+    timed = [each for each in case.programs if each.correct and mode in each.times_us]
+    longer = any(each.retimed for each in timed)
+    found = {each.program: (inf, inf) for each in case.programs if not each.correct}
+    for each in timed:
+        time = log(each.times_us[mode])
+        found[each.program] = (time, time) if each.retimed else (time - BRIEF, inf if longer else time)
     return found
 
 
-def ways_of(programs: Iterable[tuple[Array, float]], fit: Fit) -> Ways:
-    """All that is known, ready to be laid along programs."""
+def ways_of(programs: Iterable[tuple[Array, tuple[float, float]]], fit: Fit) -> Ways:
+    """All that is known, ready to be laid along programs. Times as `log_times` gives them."""
     known = list(programs)
-    return Ways(_table([ids for ids, _ in known]), np.array([time for _, time in known]), fit)
+    times = np.array([times for _, times in known]).reshape(-1, 2)
+    return Ways(_table([ids for ids, _ in known]), times[:, 0], times[:, 1], fit)
 
 
 def forks(good: Array, ways: Ways, gap: float) -> list[Fork]:
@@ -133,10 +140,10 @@ def forks(good: Array, ways: Ways, gap: float) -> list[Fork]:
     worse: dict[int, set[int]] = {}
     first, other = _parting(good, ways.programs)
     best: dict[tuple[int, int], float] = {}
-    for at, token, time in zip(first.tolist(), other.tolist(), ways.times.tolist(), strict=True):
+    for at, token, time in zip(first.tolist(), other.tolist(), ways.soonest.tolist(), strict=True):
         best[at, token] = min(time, best.get((at, token), inf))
     for (at, token), time in best.items():
-        if at < len(good) and time - float(ways.times[first > at].min(initial=inf)) > gap:
+        if at < len(good) and time - float(ways.surely[first > at].min(initial=inf)) > gap:
             worse.setdefault(at, set()).add(token)
     for at, token in ways.fit.refused(good):
         if best.get((at, token), inf) == inf:
@@ -210,11 +217,12 @@ def _lines(collection: Collection) -> dict[str, Lines]:
 
 def known_of_case(
     case: CollectedCase, collection: Collection, ids: Mapping[str, Array], misfits: Sequence[str], mode: Mode
-) -> Iterator[tuple[Array, float]]:
-    times = dict.fromkeys(misfits, inf) | log_times(case, mode)
-    for program, us in times.items():
+) -> Iterator[tuple[Array, tuple[float, float]]]:
+    """Programs of a case as ids, with their times."""
+    times = dict.fromkeys(misfits, (inf, inf)) | log_times(case, mode)
+    for program, both in times.items():
         if program in ids and not withheld_text(collection.texts[program].text):
-            yield ids[program], us
+            yield ids[program], both
 
 
 def pull_of(logits: Tensor, ids: Tensor, forked: Sequence[Sequence[Fork]]) -> Tensor:

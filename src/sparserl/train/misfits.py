@@ -5,11 +5,11 @@
 A recipe may rely on what a matrix is like: that no row is longer than a tile, that nothing lies outside the diagonals,
 that padding stays small. A collection has it only where that holds, so nothing there says how it fares elsewhere; yet
 it is what a policy writes for a matrix that it misreads. For every matrix, programs are drawn from those that
-fine-tuning learns from on others, and the ones that don't fit are written to `misfits.jsonl`, each with the reason. The
-ranking pass takes them as losers. No GPU is needed: that they don't fit follows from the pattern (`recipes.fits.wrong`,
-`layouts.admits`). Variants go by the recipe that they come from.
+fine-tuning learns from on others, and the ones that don't fit are written to `misfits.jsonl`, each with the reason.
+`forks` takes them for worse ways. No GPU is needed: that they don't fit follows from the pattern
+(`recipes.fits.wrong`, `layouts.admits`). Variants go by the recipe that they come from.
 
-Not covered: programs that are merely slow there, which the ranking pass has from the clock.
+Not covered: programs that are merely slow there, which `forks` has from the clock.
 """
 
 from __future__ import annotations

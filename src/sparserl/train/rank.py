@@ -7,8 +7,8 @@ says which, and why there alone). The worse ways come from slower programs of th
 or would (`misfits`), and from layouts that the matrix does not admit. Fine-tuning's own loss is the anchor: what
 nothing is known of stays as probable as it was.
 
-The share of dev forks at which the good token is the more probable one is written down before and after (checks.jsonl:
-step 0 and the last). Not covered: fresh samples of the policy (that is reinforcement learning).
+The share of dev forks at which the good token is more probable than all worse ones together is written down before and
+after (checks.jsonl). Not covered: fresh samples of the policy (that is reinforcement learning).
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ as episodes are played (`rl/episodes`) and as `tune --turns` writes them. The lo
 that the first one is not forgotten, `alone` of the draws are fine-tuning's own examples: one program, nothing before.
 
 It belongs between fine-tuning and ranking: it learns from examples as fine-tuning does, and the ranking pass, which
-settles what is written first, then has the last word, with this policy as its reference.
+settles what is written first, then has the last word.
 
 Not covered: several GPUs; pairs longer than `longest` tokens or the policy's context, which are left out.
 """
