@@ -296,13 +296,11 @@ class Case:
             log.warning("A race of %d programs is done again: %s", len(entries), error)
             self._verify_all(entries, race.outcomes.__setitem__)
         try:
-            return self._time(entries, library, clocking)
-        except WorkerError as error:
-            raise BackendError(f"The worker failed twice while it timed {len(entries)} programs: {error}") from error
-        except Stopped:
-            self._leave_out(entries, clocking, race)
-        try:
-            return self._time(entries, library, clocking)
+            try:
+                return self._time(entries, library, clocking)
+            except Stopped:
+                self._leave_out(entries, clocking, race)
+                return self._time(entries, library, clocking)
         except (WorkerError, Stopped) as error:
             raise BackendError(f"The worker failed twice while it timed {len(entries)} programs: {error}") from error
 

@@ -86,12 +86,16 @@ class Desk:
     def call(self, command: str, limit_s: float | None = None, **arguments: Any) -> Any:
         return self.sandbox.call(command, limit_s, **arguments)
 
+    @property
+    def _mine(self) -> bool:
+        """Whether the worker serves this case, and was not replaced since."""
+        return self._generation == self.sandbox.generation and self.sandbox.tenant is self
+
     def attend(self) -> None:
-        """Make the worker this case's, if it was replaced or served another one since."""
-        mine = self._generation == self.sandbox.generation and self.sandbox.tenant is self
-        if mine and not self._spoilt:
+        """Make the worker this case's, if it was replaced or served another one since, and free of what is spoilt."""
+        if self._mine and not self._spoilt:
             return
-        if mine:
+        if self._mine:
             self.call("renew")
         else:
             self.call("open", dtype=self.problem.dtype)
@@ -119,8 +123,7 @@ class Desk:
 
     def holds(self, entry: Entry) -> bool:
         """Whether the worker still has this program."""
-        current = self._generation == self.sandbox.generation and self.sandbox.tenant is self
-        return current and not self._spoilt and entry.name in self._loaded
+        return self._mine and not self._spoilt and entry.name in self._loaded
 
     def load(self, entry: Entry) -> None:
         """The program and its packed matrix are in the worker when this returns. Raises Stopped."""
@@ -177,7 +180,7 @@ class Desk:
         self._spoilt |= stopped.verdict is Verdict.FAILED
 
     def close(self) -> None:
-        if self._generation == self.sandbox.generation and self.sandbox.tenant is self:
+        if self._mine:
             with suppress(WorkerError):
                 self.call("close_case")
             self.sandbox.tenant = None

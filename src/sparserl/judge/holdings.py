@@ -8,13 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
-
-import numpy as np
 
 from sparserl.backends.backend import Backend, Buffer, Executable, Job
-
-Array = np.ndarray[Any, np.dtype[Any]]
+from sparserl.matrix import Array
 
 
 @dataclass

@@ -155,9 +155,13 @@ def twisted(spec: Spec, most: float) -> Pattern:
     blocky = splits.base_family(spec.family, spec.params) in NOT_BLOCKS
     if rng.random() < 0.5 and not blocky and pattern.nonzeros * 4 <= most:
         return _blocks(pattern, rng, spec.seed, most)
-    for _ in range(1 + int(rng.integers(0, 2))):
-        if pattern.nonzeros:  # a first twist may have left nothing
-            pattern = TWISTS[int(rng.integers(0, len(TWISTS)))](pattern, rng, spec.seed)
+    return _twists(pattern, 1 + int(rng.integers(0, 2)), rng, spec.seed)
+
+
+def _twists(pattern: Pattern, count: int, rng: np.random.Generator, seed: int) -> Pattern:
+    for _ in range(count):
+        if pattern.nonzeros:  # the one before may have left nothing
+            pattern = TWISTS[int(rng.integers(0, len(TWISTS)))](pattern, rng, seed)
     return pattern
 
 
@@ -180,6 +184,13 @@ def _from(pattern: Pattern, row: Array, col: Array) -> Pattern:
     return Pattern.from_coordinates(pattern.rows, pattern.columns, row, col)
 
 
+def _window(pattern: Pattern, top: int, left: int, rows: int, columns: int) -> Pattern:
+    """These rows and columns of it."""
+    row, col = pattern.row_index() - np.int32(top), pattern.cols - np.int32(left)
+    keep = (row >= 0) & (row < rows) & (col >= 0) & (col < columns)
+    return Pattern.from_coordinates(rows, columns, row[keep], col[keep])
+
+
 def _transposed(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
     return Pattern.from_coordinates(pattern.columns, pattern.rows, pattern.cols, pattern.row_index())
 
@@ -187,9 +198,7 @@ def _transposed(pattern: Pattern, rng: np.random.Generator, seed: int) -> Patter
 def _cropped(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
     """Without a few first rows and columns: blocks and diagonals are then out of step."""
     up, left = (int(rng.integers(0, min(8, n))) for n in pattern.shape)
-    row, col = pattern.row_index() - np.int32(up), pattern.cols - np.int32(left)
-    keep = (row >= 0) & (col >= 0)
-    return Pattern.from_coordinates(pattern.rows - up, pattern.columns - left, row[keep], col[keep])
+    return _window(pattern, up, left, pattern.rows - up, pattern.columns - left)
 
 
 def _thinned(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
@@ -221,9 +230,8 @@ def _repeated(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
     middle = int(rng.integers(0, pattern.nonzeros))
     where = (int(np.searchsorted(pattern.row_start, middle, side="right")) - 1, int(pattern.cols[middle]))
     top, left = (max(0, min(place - side // 2, n - side)) for place, n in zip(where, pattern.shape, strict=True))
-    row, col = (each.astype(np.int64) - at for each, at in ((pattern.row_index(), top), (pattern.cols, left)))
-    keep = (row >= 0) & (row < side) & (col >= 0) & (col < side)
-    row, col = row[keep], col[keep]
+    part = _window(pattern, top, left, side, side)
+    row, col = (each.astype(np.int64) for each in (part.row_index(), part.cols))
     if len(row) < side or rng.random() < 0.5:
         links = min(side, 1 + pattern.nonzeros // pattern.rows)
         row = np.repeat(np.arange(side, dtype=np.int64), links)
@@ -255,10 +263,7 @@ def _part(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
     rows = max(1, int(share * pattern.rows))
     top = int(begin * (pattern.rows - rows))
     square = pattern.rows == pattern.columns
-    left, columns = (top, rows) if square else (0, pattern.columns)
-    row, col = pattern.row_index() - np.int32(top), pattern.cols - np.int32(left)
-    keep = (row >= 0) & (row < rows) & (col >= 0) & (col < columns)
-    return Pattern.from_coordinates(rows, columns, row[keep], col[keep])
+    return _window(pattern, top, *((top, rows, rows) if square else (0, rows, pattern.columns)))
 
 
 def twisted_real(pattern: Pattern, seed: int, most: float) -> Pattern:
@@ -266,9 +271,7 @@ def twisted_real(pattern: Pattern, seed: int, most: float) -> Pattern:
     for attempt in range(64):
         rng = building.generator(seed + 7919 * attempt, PURPOSE + 2)
         found = _part(pattern, rng, seed) if rng.random() < 0.7 else pattern
-        for _ in range(int(rng.integers(0, 3))):
-            if found.nonzeros:
-                found = TWISTS[int(rng.integers(0, len(TWISTS)))](found, rng, seed)
+        found = _twists(found, int(rng.integers(0, 3)), rng, seed)
         if 100 <= found.nonzeros <= most and found.shape != pattern.shape:
             return found
     raise MatrixError(f"No twist number {seed} of this real matrix has 100 to {most:.0f} nonzeros.")

@@ -60,6 +60,7 @@ from sparserl.train.samples import Sampled, samples_of
 
 log = logging.getLogger(__name__)
 
+
 @dataclass(frozen=True)
 class SFTConfig:
     """What is learnt from, and how long."""
@@ -191,7 +192,11 @@ def learnt(ids: Tensor, given: Tensor) -> Tensor:
 
 def token_log_probs(policy: Policy, ids: Tensor, matrix: EncoderInput) -> Tensor:
     """(batch, tokens - 1): log-probability of each token after the first; 0 for padding."""
-    logits = policy(ids[:, :-1], matrix)
+    return log_probs_of(policy(ids[:, :-1], matrix), ids)
+
+
+def log_probs_of(logits: Tensor, ids: Tensor) -> Tensor:
+    """The same from the logits (batch, tokens - 1, vocabulary)."""
     wrong = cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten(), ignore_index=Tokenizer.pad, reduction="none")
     return -wrong.view(ids.shape[0], -1)
 
@@ -289,13 +294,18 @@ class FineTuning:
         return Step((nats + self.config.pull * pulls.sum()) / tokens, ids.numel(), parts)
 
     def check(self) -> dict[str, float]:
-        """Nats a token on matrices that were never trained on, by weight: all, the header, the body."""
+        """On matrices that were never trained on: nats a token by weight, of all, the header and the body; and, where
+        forks are looked for, how often the good token is ahead of the worse ones."""
         sums = np.zeros((2, 2))  # (header, body), (nats, tokens)
+        pulls: list[Tensor] = []
         for at in range(0, len(self._dev), 16):
             part = self._dev[at : at + 16]
             ids, matrix = self._batch(part)
             with autocast(self.device):
-                nats = -token_log_probs(self.policy, ids, matrix)
+                logits = self.policy(ids[:, :-1], matrix)
+                nats = -log_probs_of(logits, ids)
+            if self._forked:
+                pulls.append(pull_of(logits, ids, self._forks(part)))
             there = ids[:, 1:] != Tokenizer.pad
             body = in_body(ids)
             weight = torch.tensor([each.weight for each in part], device=self.device)[:, None]
@@ -306,20 +316,10 @@ class FineTuning:
         (header, headers), (code, codes) = sums.tolist()
         both = (header + code) / (headers + codes)
         found = {"dev_loss": both, "dev_header_loss": header / headers, "dev_body_loss": code / codes}
-        return {**found, **self._check_forks()} if self._forked else found
-
-    def _check_forks(self) -> dict[str, float]:
-        """On the same matrices: how often the good token is ahead of the worse ones."""
-        ahead, count, nats = 0, 0, 0.0
-        for at in range(0, len(self._dev), 16):
-            part = self._dev[at : at + 16]
-            ids, matrix = self._batch(part)
-            with autocast(self.device):
-                pulls = pull_of(self.policy(ids[:, :-1], matrix), ids, self._forks(part))
-            ahead += int((pulls < float(np.log(2.0))).sum())
-            count += len(pulls)
-            nats += float(pulls.sum())
-        return {"forks_right": ahead / count, "dev_fork_loss": nats / count} if count else {}
+        if pulls and len(pulled := torch.cat(pulls)):
+            ahead = (pulled < float(np.log(2.0))).float().mean()
+            found |= {"forks_right": float(ahead), "dev_fork_loss": float(pulled.mean())}
+        return found
 
 
 @dataclass(frozen=True)
