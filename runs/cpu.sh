@@ -57,19 +57,20 @@ say "fine-tuning on estimates"
     --encoder "$out/encoder/encoder" --samples "$out/estimated.npz" --target "$target" --epochs 1 --least-steps 4 \
     --batch-tokens 2560 --warmup 2 --device "$learn" --resume
 
-say "fine-tuning: fast programs for each matrix"
+say "fine-tuning: fast programs for each matrix, and the estimates again"
 "${sparserl[@]}" train sft --out "$out/sft" --collection "$out/collection" --weights "$out/guess" \
     --samples "$out/samples.npz" --target "$target" --epochs 1 --least-steps 8 --batch-tokens 2560 --warmup 2 \
-    --device "$learn" --resume
-
-say "rewriting: a faster program, or a right one, after one that was judged"
-"${sparserl[@]}" train turns --out "$out/turns" --collection "$out/collection" --weights "$out/sft" \
-    --samples "$out/samples.npz" --target "$target" --epochs 1 --least-steps 4 --batch-tokens 2816 --warmup 2 \
-    --device "$learn" --resume
+    --device "$learn" --resume --frozen --again "$out/estimated" --again-samples "$out/estimated.npz"
 
 say "ranking: the way to the faster of two programs"
-"${sparserl[@]}" train rank --out "$out/rank" --collection "$out/collection" --weights "$out/turns" \
-    --samples "$out/samples.npz" --target "$target" --batch-tokens 2560 --warmup 2 --device "$learn" --resume
+"${sparserl[@]}" train rank --out "$out/rank" --collection "$out/collection" --weights "$out/sft" \
+    --samples "$out/samples.npz" --target "$target" --batch-tokens 2560 --warmup 2 --device "$learn" --resume \
+    --frozen --again "$out/estimated" --again-samples "$out/estimated.npz"
+
+say "rewriting: a faster program, or a right one, after one that was judged"
+"${sparserl[@]}" train turns --out "$out/turns" --collection "$out/collection" --weights "$out/rank" \
+    --samples "$out/samples.npz" --target "$target" --epochs 1 --least-steps 4 --batch-tokens 2816 --warmup 2 \
+    --device "$learn" --resume
 
 say "the policy as it would be shipped, and a sample of it"
 "${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano" --target "$target" --problem "spmv f32"

@@ -9,7 +9,8 @@
 # --weights   begin fine-tuning with these, on what was measured alone: `src/sparserl/policy/nano` goes on where it stopped
 # --budget    seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # --study     also the controls (blind, features, learnt) and what pretraining is worth (1, 10, 100 %, three seeds)
-# STAGE       corpus tokens collect estimate misfits encoder pretrain sft turns rank ship; all of them without one
+# STAGE       corpus tokens collect estimate misfits encoder pretrain sft rank ship; all of them without one; and turns:
+#             rewriting what was judged, after rank, for `runs/rl.sh` with several turns
 # About two hours: collection an hour and more, pretraining and fine-tuning minutes.
 set -euo pipefail
 out=${1:?give the folder of the run} && shift
@@ -26,13 +27,13 @@ while (($#)); do
         *) stages+=("$1") && shift ;;
     esac
 done
-all=(corpus tokens collect estimate misfits encoder pretrain sft turns rank ship)
-((${#stages[@]})) || stages=("${all[@]}")
+all=(corpus tokens collect estimate misfits encoder pretrain sft rank ship turns)
+((${#stages[@]})) || stages=("${all[@]:0:10}")
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 collection=${collection:-$out/collection}
 tokens=$out/tokens.npz samples=$out/samples.npz
-gently=(--learning-rate 2e-4 --epochs 3)
+gently=(--learning-rate 2e-4 --epochs 2)
 how=(--target h200 --budget "$budget" --resume)
 fine=(--collection "$collection" --samples "$samples" "${matrices[@]}" "${how[@]}")
 real=() && ((${#matrices[@]})) && real=(--real "${matrices[1]}")
@@ -101,6 +102,10 @@ sft() {
     "${sparserl[@]}" train worth --out "$out/worth" --weights "$out/pretrain" --encoder "$out/encoder/encoder" \
         --collection "$collection" --samples "$samples" "${matrices[@]}" --target h200 --budget "$budget"
 }
+keeping() {  # what taught reading is gone over again, and the encoder stays as it is: see LOG.md, 2026-11-16
+    keep=()
+    [[ ! -f $out/estimated/cases.jsonl ]] || keep=(--frozen --again "$out/estimated" --again-samples "$out/estimated.npz")
+}
 fine_tuned() {  # first on estimates, where there are some, then, at a lower rate, on what was measured
     local name=$1 from=(--weights "$out/pretrain" --encoder "$out/encoder$1/encoder") && shift
     if [[ -n $weights && -z $name ]]; then
@@ -110,17 +115,18 @@ fine_tuned() {  # first on estimates, where there are some, then, at a lower rat
             --samples "$out/estimated.npz" --pull 4 "${matrices[@]}" "${how[@]}" "$@"
         from=(--weights "$out/guess$name" "${gently[@]}")
     fi
-    "${sparserl[@]}" train sft --out "$out/sft$name" "${from[@]}" --pull 4 "${fine[@]}" "$@"
+    keeping
+    "${sparserl[@]}" train sft --out "$out/sft$name" "${from[@]}" --pull 4 "${keep[@]}" "${fine[@]}" "$@"
 }
-turns() { "${sparserl[@]}" train turns --out "$out/turns" --weights "$out/sft" "${fine[@]}"; }
 rank() {
-    local controls
-    "${sparserl[@]}" train rank --out "$out/rank" --weights "$out/turns" "${fine[@]}"
-    [[ -n $study ]] || return 0
-    for controls in blind features learnt; do
-        "${sparserl[@]}" train rank --out "$out/rank-$controls" --weights "$out/sft-$controls" "${fine[@]}"
+    local name names=("")
+    [[ -z $study ]] || names+=(-blind -features -learnt)
+    keeping
+    for name in "${names[@]}"; do
+        "${sparserl[@]}" train rank --out "$out/rank$name" --weights "$out/sft$name" "${keep[@]}" "${fine[@]}"
     done
 }
+turns() { "${sparserl[@]}" train turns --out "$out/turns" --weights "$out/rank" "${fine[@]}"; }
 ship() {
     "${sparserl[@]}" train ship --policy "$out/rank/policy" --out "$out/nano" --temperature "${TEMPERATURE:-0.6}" \
         --problem "spmv f32" --problem "spmv f64" --problem "spmm f32 64"

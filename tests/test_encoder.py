@@ -13,21 +13,25 @@ import pytest
 import torch
 
 from sparserl import splits
-from sparserl.errors import StoreError
+from sparserl.errors import SparseRLError, StoreError
 from sparserl.families import make
 from sparserl.families.building import generator
 from sparserl.matrix import Pattern
+from sparserl.policy.checkpoint import save_policy
 from sparserl.policy.encoder import EXPLICIT, OVERALL, EncoderInput, EncoderSize, FromSample, MatrixEncoder, collate
 from sparserl.policy.indices import SinusoidalIndices
+from sparserl.policy.model import make_policy
 from sparserl.policy.sample import FEATURE_NAMES, FIELDS, PARTS, SINGLES, Sample, sample_pattern
 from sparserl.records import Problem, Verdict
 from sparserl.train.cases import TrainingCase
 from sparserl.train.collected import CollectedCase, Collection, Measurement
+from sparserl.train.commands_encode import probe as probe_command
 from sparserl.train.encode import (
     EncodeConfig,
     feature_targets,
     load_encoder,
     probe_encoder,
+    probe_policy,
     save_encoder,
     train_encoder,
 )
@@ -254,7 +258,7 @@ def tiny(**changes: object) -> EncodeConfig:
 
 
 def test_pretraining_stopped_half_way_ends_where_an_unbroken_run_ends(tmp_path: Path) -> None:
-    whole, _ = train_encoder(tiny(), tmp_path / "whole")
+    whole, first = train_encoder(tiny(), tmp_path / "whole")
 
     class StoppedError(Exception):
         pass
@@ -270,8 +274,20 @@ def test_pretraining_stopped_half_way_ends_where_an_unbroken_run_ends(tmp_path: 
         assert torch.allclose(resumed.state_dict()[name], value, atol=1e-5), name
     assert set(json.loads((tmp_path / "broken" / "probes.json").read_text())["scores"]) == set(TARGETS)
     assert list((tmp_path / "broken" / "tensorboard").iterdir())
+    assert probe_policy(whole, tiny(), tmp_path / "whole") == first, "an encoder of before is probed as at its end"
     with pytest.raises(StoreError, match="rate"):
         train_encoder(tiny(rate=0.1), tmp_path / "broken")
+
+
+def test_the_command_probes_the_encoder_of_a_policy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save_policy(make_policy("tiny"), tmp_path / "policy")
+    probe_command(out=tmp_path / "o", policy=tmp_path / "policy", matrices=40, withheld=10, largest=2e3, workers=1)
+    said = capsys.readouterr().out
+    stored = json.loads((tmp_path / "o" / "probes.json").read_text())
+    assert stored["split"] == "dev" and (stored["fitted"], stored["tested"]) == (40, 10)
+    assert all(f"{name:24s} {score:6.3f}" in said for name, score in stored["barred"].items())
+    with pytest.raises(SparseRLError, match="'dev' or 'unseen'"):
+        probe_command(out=tmp_path / "o", split="real")
 
 
 def test_probes_find_what_is_linear_in_the_output_and_not_what_is_absent(tmp_path: Path) -> None:

@@ -21,8 +21,8 @@ from sparserl.store import read_jsonl
 from sparserl.train.cases import range_up_to, training_cases
 from sparserl.train.collected import CollectedCase, Collection, Measurement, ProgramText
 from sparserl.train.forks import known_of_case
+from sparserl.train.lessons import encode_programs
 from sparserl.train.misfits import MISFITS, Suspect, drawn, find, misfits, read_misfits, suspect
-from sparserl.train.sft import encode_programs
 
 PROBLEM = Problem()
 

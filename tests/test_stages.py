@@ -27,7 +27,7 @@ from sparserl.recipes import Recipe, space
 from sparserl.records import Problem
 from sparserl.shares import TIME_IS_UP
 from sparserl.store import append_jsonl, read_json, read_jsonl
-from sparserl.train import collected, forks, pretrain, rank, sft, worth
+from sparserl.train import collected, forks, lessons, pretrain, rank, sft, worth
 from sparserl.train.batches import (
     Documents,
     EpochRows,
@@ -338,7 +338,7 @@ def test_a_matrix_is_asked_for_in_both_modes_where_both_were_timed(tmp_path: Pat
     assert weights["chain"] / sum(weights.values()) == pytest.approx(RULES.chain)
     first = {mode: min(part, key=lambda each: each.behind).program for mode, part in parts.items()}
     assert first["solver"] != first["chain"]
-    ids = sft.encode_programs({name: each.text for name, each in found.texts.items()}, 1024)
+    ids = lessons.encode_programs({name: each.text for name, each in found.texts.items()}, 1024)
     forked = forks.all_forks(found, train, ids, {}, 0.02)
     assert {key.mode for key in forked if key.case == one} == {"solver", "chain"}
     only = choose(found, all_regular(found), replace(RULES, chain=0.0))
@@ -364,7 +364,7 @@ def test_the_bodies_of_other_right_programs_are_learnt_for_a_share_of_the_draws(
 
 
 def test_a_given_header_is_read_and_not_learnt(short_recipes: list[Recipe]) -> None:
-    ids = sft.encode_programs({"a": short_recipes[0].text}, 2560)["a"]
+    ids = lessons.encode_programs({"a": short_recipes[0].text}, 2560)["a"]
     body = int(np.flatnonzero(ids == Tokenizer.code)[0]) + 1
     rows = torch.from_numpy(ids[None].astype(np.int64))
     targets = sft.learnt(rows, torch.tensor([True]))
@@ -405,7 +405,7 @@ def test_equal_machine_code_is_merged_and_withheld_combinations_never_enter(
     texts = [found.texts[each.program].text for each in (*train, *dev)]
     assert len(texts) == 4 * 3, "of a recipe and its twin, one"
     assert not {withheld.text, variant_of(withheld)} & set(texts)
-    ids = sft.encode_programs({name: each.text for name, each in found.texts.items()}, 2560)
+    ids = lessons.encode_programs({name: each.text for name, each in found.texts.items()}, 2560)
     for case in found.cases:
         known = [each.tolist() for each, _ in forks.known_of_case(case, found, ids, [sha(withheld.text)], "solver")]
         assert known and ids[sha(withheld.text)].tolist() not in known
@@ -528,6 +528,48 @@ def test_a_frozen_encoder_stays_as_it_is_while_the_language_model_learns(
     before, after = (load_policy(folder / "policy").state_dict() for folder in (tuned[0], tmp_path / "f"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed and not any(name.startswith("encoder.") for name in changed)
+
+
+def test_an_earlier_collection_is_gone_over_again_for_a_share_of_the_draws(
+    tuned: tuple[Path, Finished], short_recipes: list[Recipe], samples: Path, tmp_path: Path
+) -> None:
+    write_collection(tmp_path / "guessed", short_recipes)
+    write_collection(
+        tmp_path / "timed", short_recipes[::-1], CASES // 2
+    )  # half of those matrices, and all is otherwise
+    config = replace(SFT, pull=1.0, gap=0.02, again=0.4)
+    places = sft.Places(tmp_path / "o", tmp_path / "timed", tuned[0], samples=samples)
+    alone = sft.lessons_of(config, places, sft.known_of(places))
+    places = replace(places, again=tmp_path / "guessed", again_samples=samples)
+    both = sft.lessons_of(config, places, sft.known_of(places))
+    own = {each.case for each in alone.train}
+    assert [replace(each, weight=0.0) for each in both.train if each.case in own] == [
+        replace(each, weight=0.0) for each in alone.train
+    ], "of matrices that both have, the later collection alone is learnt from"
+    learnt = {each.case for each in both.train}
+    assert learnt > own and not learnt & {each.case for each in both.dev}
+    assert sum(each.weight for each in both.train) == pytest.approx(1)
+    assert sum(each.weight for each in both.train if each.case not in own) == pytest.approx(0.4)
+    assert both.draws == round(alone.draws / 0.6) and both.dev == alone.dev
+    assert alone.forked is not None and both.forked is not None
+    assert all(both.forked[key] == some for key, some in alone.forked.items())
+    assert {key.case for key in both.forked} > own
+    assert sft.sft(replace(config, least_steps=1), places).complete
+    with pytest.raises(SparseRLError, match="below 1"):
+        sft.SFTConfig(again=1.0)
+
+
+@pytest.mark.parametrize("reads", ["features", "learnt"])
+def test_a_pretrained_encoder_of_another_kind_is_stored_as_what_it_is(
+    reads: Any, tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
+) -> None:
+    quick = replace(SFT, reads=reads, least_steps=1, fraction=0.1)
+    sft.sft(quick, sft.Places(tmp_path / "a", collection, tuned[0], samples=samples))
+    save_encoder(load_policy(tmp_path / "a" / "policy").encoder, tmp_path / "encoder")
+    sft.sft(quick, sft.Places(tmp_path / "b", collection, tuned[0], tmp_path / "encoder", samples))
+    sft.sft(quick, sft.Places(tmp_path / "c", collection, tmp_path / "b", samples=samples))
+    sizes = [load_policy(tmp_path / name / "policy").size.encoder for name in "abc"]
+    assert sizes[0] == sizes[1] == sizes[2] != load_policy(tuned[0] / "policy").size.encoder
 
 
 @pytest.mark.parametrize("reads", ["blind", "features", "learnt"])
@@ -764,5 +806,7 @@ def test_the_gpu_script_trains_the_controls_like_the_policy(tmp_path: Path) -> N
         own = [line.replace(f"{name} ", " ") for line in lines if f"{name} " in line]
         mine = [line for line, to in zip(lines, made, strict=True) if "-" not in to and to != "worth"]
         same = [line.replace(f" -{name}", "").replace(f"encoder{name}/", "encoder/") for line in own]
-        # rewriting is taught to the policy alone, between fine-tuning and ranking
-        assert [line.replace("/turns ", "/sft ") for line in mine] == same
+        assert mine == same
+    after = [line for line, to in zip(lines, made, strict=True) if to.startswith(("sft", "rank"))]
+    kept = f"--frozen --again {out}/estimated --again-samples {out}/estimated.npz"
+    assert len(after) == 8 and all(kept in line for line in after), "what taught reading is gone over again"

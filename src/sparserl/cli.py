@@ -37,15 +37,14 @@ BUILT_IN = "family:stencil2d,nx=96,ny=64,points=9"
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, no_args_is_help=True)
 
 
-train = typer.Typer(
-    help="The stages that make a policy, in this order.", no_args_is_help=True, rich_markup_mode=None
-)
+train = typer.Typer(help="The stages that make a policy, in this order.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(train, name="train")
 for _stage in (
     commands_corpus.corpus, commands_tokens.tokenizer, commands_encode.encoder, commands_collect.collect,
     commands_collect.estimate, commands_collect.misfits,
     commands_stages.pretrain, commands_stages.sft, commands_stages.worth, commands_stages.turns, commands_stages.rank,
     commands_rl.rl, commands_control.climb, commands_control.beyond, commands_control.curves, commands_stages.ship,
+    commands_encode.probe,
 ):  # fmt: skip
     train.command()(_stage)
 app.command("eval")(commands_eval.evaluate)

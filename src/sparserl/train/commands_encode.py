@@ -1,12 +1,17 @@
-"""`sparserl train encoder`: the command line of the encoder's pretraining."""
+"""`sparserl train encoder` and `probe`: the command lines of the encoder's pretraining and of what it came to know."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
 import typer
+
+if TYPE_CHECKING:
+    from sparserl.train.probes import ProbeReport
 
 Split = Literal["dev", "unseen"]
 
@@ -33,15 +38,12 @@ def encoder(
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Pretrain the matrix encoder on generated matrices, then probe it on withheld families."""
-    import rich.progress
-
     from sparserl.errors import SparseRLError
     from sparserl.policy.encoder import EncoderSize, Source
     from sparserl.policy.indices import Embedding
     from sparserl.train.collected import load
     from sparserl.train.encode import EncodeConfig, train_encoder
     from sparserl.train.encode_times import Timed, timed_of
-    from sparserl.train.probes import BAR
     from sparserl.train.samples import samples_of
 
     try:
@@ -60,6 +62,48 @@ def encoder(
     if collection:
         collected = load(collection)
         timed = timed_of(collected, samples_of(collected.cases, samples or out / "samples.npz", real))
+    with _progress() as told:
+        _, report = train_encoder(config, out, timed, told)
+    _say(report, probe_split)
+    typer.echo(f"Encoder in {out / 'encoder'}; all probes in {out / 'probes.json'}.")
+
+
+def probe(
+    *,
+    out: Annotated[Path, typer.Option(help="folder for the drawn matrices and probes.json")],
+    policy: Annotated[Path | None, typer.Option(help="folder of a policy [the shipped one]")] = None,
+    split: Annotated[str, typer.Option(help="dev, or unseen once a released checkpoint")] = "dev",
+    matrices: Annotated[int, typer.Option(min=10, help="of kept families, to fit the probes on")] = 4_000,
+    withheld: Annotated[int, typer.Option(min=2, help="of withheld families, to score them on")] = 2_000,
+    largest: Annotated[float, typer.Option(min=1e3, help="nonzeros of the largest matrix, about")] = 3e6,
+    workers: Annotated[int, typer.Option(min=0, help="processes that make matrices; 0: one a core")] = 0,
+) -> None:
+    """Probe the encoder of a policy: what can be read from it, linearly, on families that training never saw."""
+    from sparserl.errors import SparseRLError
+    from sparserl.policies import SHIPPED
+    from sparserl.policy.checkpoint import load_policy
+    from sparserl.train.encode import EncodeConfig, probe_policy
+    from sparserl.train.loop import policy_folder
+
+    try:
+        config = EncodeConfig(
+            matrices=matrices, withheld_matrices=withheld, probe_matrices=matrices, largest=largest,
+            probe_split=cast(Split, split), workers=workers or os.cpu_count() or 1,
+        )  # fmt: skip
+    except ValueError as error:
+        raise SparseRLError(str(error)) from None
+    encoder = load_policy(policy_folder(policy or SHIPPED)).encoder
+    with _progress() as told:
+        report = probe_policy(encoder, config, out, told)
+    _say(report, split)
+    typer.echo(f"All probes in {out / 'probes.json'}.")
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str, int, int], None]]:
+    """One bar a stage."""
+    import rich.progress
+
     with rich.progress.Progress(transient=True) as bars:
         tasks: dict[str, rich.progress.TaskID] = {}
 
@@ -68,8 +112,12 @@ def encoder(
                 tasks[stage] = bars.add_task(stage, total=total)
             bars.update(tasks[stage], completed=done, total=total)
 
-        _, report = train_encoder(config, out, timed, told)
-    typer.echo(f"R² on {report.tested} matrices of withheld families ({probe_split}), bar {BAR}:")
+        yield told
+
+
+def _say(report: ProbeReport, split: str) -> None:
+    from sparserl.train.probes import BAR
+
+    typer.echo(f"R² on {report.tested} matrices of withheld families ({split}), bar {BAR}:")
     for name, score in report.barred.items():
         typer.echo(f"  {name:24s} {score:6.3f}")
-    typer.echo(f"Encoder in {out / 'encoder'}; all probes in {out / 'probes.json'}.")

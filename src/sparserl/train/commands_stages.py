@@ -36,6 +36,9 @@ Longest = Annotated[int, typer.Option(help="tokens of a program; longer ones are
 Samples = Annotated[Path | None, typer.Option(help="File of matrix samples, made once [OUT/samples.npz].")]
 Matrices = Annotated[Path | None, typer.Option(help="Folder with the real matrices of the collection.")]
 Target = Annotated[str, typer.Option(help="machine that the collection was measured on, such as h200 or sim")]
+Again = Annotated[Path | None, typer.Option(help="Folder of estimates to be gone over again beside the collection.")]
+AgainSamples = Annotated[Path | None, typer.Option(help="Their file of samples, made once [OUT/again.npz].")]
+AgainShare = Annotated[float, typer.Option(help="share of the draws that go over them, where there are some")]
 FromCollection = Annotated[Path, typer.Option(help="Folder that `sparserl train collect` wrote.")]
 
 
@@ -89,6 +92,9 @@ def sft(
     features: Annotated[bool, typer.Option("--features", help="Control: it reads named features.")] = False,
     learnt: Annotated[bool, typer.Option("--learnt", help="Control: learnt tables in place of sinusoids.")] = False,
     fraction: Annotated[float, typer.Option(help="of the pairs of matrix and program, at random")] = 1.0,
+    again: Again = None,
+    again_samples: AgainSamples = None,
+    again_share: AgainShare = 0.5,
     frozen: Frozen = False,
     pull: Annotated[float, typer.Option(help="what a fork counts, where a token counts 1; 0: no forks")] = 0.0,
     size: Annotated[str, typer.Option(help="tiny or nano, where there are no weights")] = "nano",
@@ -112,9 +118,10 @@ def sft(
     if len(controls) > 1:
         raise SparseRLError(f"Choose one of --blind, --features and --learnt. Got --{' --'.join(controls)}.")
     reads: Any = controls[0] if controls else "matrix"
-    config = SFTConfig(size, reads, target, epochs, least_steps, batch_tokens, longest, fraction, frozen, pull)
+    config = SFTConfig(size, reads, target, epochs, least_steps, batch_tokens, longest, fraction)
+    config = replace(config, frozen=frozen, pull=pull, again=again_share if again else 0.0)
     config = replace(config, loop=_loop(config.loop, learning_rate, warmup, (budget, device, compile, seed)))
-    places = Places(out, collection, weights, encoder, samples, matrices, resume)
+    places = Places(out, collection, weights, encoder, samples, matrices, resume, again, again_samples)
     if only_samples:
         made = matrix_samples(places, load(collection))
         typer.echo(f"{places.samples_file}: {len(made)} matrices")
@@ -206,6 +213,9 @@ def rank(
     target: Target = "h200",
     resume: Resume = False,
     pull: Annotated[float, typer.Option(help="what a fork counts, where a token counts 1")] = 4.0,
+    again: Again = None,
+    again_samples: AgainSamples = None,
+    again_share: AgainShare = 0.5,
     frozen: Frozen = False,
     epochs: Annotated[int, typer.Option(help="times that the programs are gone through")] = 1,
     batch_tokens: BatchTokens = 32768,
@@ -226,9 +236,10 @@ def rank(
 
     loop = _loop(RANK.loop, learning_rate, warmup, (budget, device, compile, seed))
     config = replace(RANK, target=target, epochs=epochs, batch_tokens=batch_tokens, longest=longest, loop=loop)
-    config = replace(config, frozen=frozen, pull=pull)
+    config = replace(config, frozen=frozen, pull=pull, again=again_share if again else 0.0)
+    places = Places(out, collection, weights, None, samples, matrices, resume, again, again_samples)
     with progress("rank") as watch:
-        found = run(config, Places(out, collection, weights, None, samples, matrices, resume), watch)
+        found = run(config, places, watch)
     checks = read_jsonl(out / CHECKS)
     if checks and "forks_right" in checks[0] and found.complete:
         before, after = checks[0]["forks_right"], checks[-1]["forks_right"]

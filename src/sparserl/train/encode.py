@@ -168,9 +168,22 @@ def train_encoder(
         encoder.reader.deviation.copy_(logs.std(0) + 1e-3)
     _fit(config, out, Fitting(encoder, heads, pool, timed.to(device) if timed else None), told)
     save_encoder(encoder, out / "encoder")
-    report = probe_encoder(encoder, _first(kept, config.probe_matrices), withheld)
+    return encoder, _probed(encoder, config, out, (kept, withheld))
+
+
+def probe_policy(encoder: MatrixEncoder, config: EncodeConfig, out: Path, told: Told | None = None) -> ProbeReport:
+    """Probes of an encoder that was trained before, such as a shipped policy's; the matrices made for it stay in `out`.
+
+    Of the settings, those count that say which matrices are drawn.
+    """
+    return _probed(encoder, config, out, _examples(config, out, told))
+
+
+def _probed(encoder: MatrixEncoder, config: EncodeConfig, out: Path, found: tuple[Examples, Examples]) -> ProbeReport:
+    """Fitted on the first of the kept matrices, and written down."""
+    report = probe_encoder(encoder, _first(found[0], config.probe_matrices), found[1])
     write_json(out / "probes.json", {"split": config.probe_split, **asdict(report), "barred": report.barred})
-    return encoder, report
+    return report
 
 
 def _same_config(config: EncodeConfig, out: Path) -> None:

@@ -34,7 +34,7 @@ def with_encoder(policy: Policy, reads: Reads, pretrained: MatrixEncoder | None,
                 f"The encoder is of width {pretrained.width} and {pretrained.size}; this policy needs width "
                 f"{policy.size.language.width} and {wanted}. Train one with `sparserl train encoder`, or give none."
             )
-        policy.encoder = pretrained
+        policy.encoder, policy.size = pretrained, Size(policy.size.language, wanted)
         return policy
     if wanted == own:
         return policy

@@ -14,7 +14,6 @@ Not covered: several GPUs; programs longer than `longest` tokens, which are left
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -35,11 +34,12 @@ from sparserl.records import Mode
 from sparserl.store import write_json
 from sparserl.train import collected
 from sparserl.train.batches import padded, program_batches, spread_draws
-from sparserl.train.chosen import ChoiceRules, Chosen, choose, fraction_of, shares, with_bodies
+from sparserl.train.chosen import ChoiceRules, Chosen, shares
 from sparserl.train.collected import Collection
 from sparserl.train.encode import load_encoder
 from sparserl.train.encode_times import read_problem
-from sparserl.train.forks import Drawn, Fork, Forked, all_forks, pull_of
+from sparserl.train.forks import Drawn, Fork, pull_of
+from sparserl.train.lessons import Known, Lessons, joined, lessons, without
 from sparserl.train.loop import (
     NOT_BEGUN,
     Finished,
@@ -57,8 +57,6 @@ from sparserl.train.loop import (
 from sparserl.train.misfits import read_misfits
 from sparserl.train.readers import READS, Reads, standardise, with_encoder
 from sparserl.train.samples import Sampled, samples_of
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -82,6 +80,8 @@ class SFTConfig:
     """tokens of a program"""
     fraction: float = 1.0
     """of the pairs of matrix and program"""
+    again: float = 0.0
+    """share of the draws that go over an earlier collection again, where a run is given one (`lessons.joined`)"""
     frozen: bool = False
     """the encoder stays as it is: it has read tens of thousands of matrices, a collection has hundreds"""
     pull: float = 0.0
@@ -97,6 +97,8 @@ class SFTConfig:
             raise SparseRLError(f"The 'reads' of fine-tuning must be one of {', '.join(READS)}. Got {self.reads!r}.")
         if self.epochs < 1 or self.batch_tokens < self.longest:
             raise SparseRLError("Fine-tuning needs at least 1 epoch and 'batch_tokens' of at least 'longest'.")
+        if not 0 <= self.again < 1:
+            raise SparseRLError(f"The 'again' of fine-tuning must be at least 0 and below 1. Got {self.again}.")
         if self.pull < 0 or not self.gap > 0:
             raise SparseRLError("The 'pull' of forks must not be negative, and their 'gap' must be above 0.")
 
@@ -116,10 +118,18 @@ class Places:
     matrices: Path | None = None
     """folder of the real matrices"""
     resume: bool = False
+    again: Path | None = None
+    """a collection, or estimates, to be gone over again beside the other"""
+    again_samples: Path | None = None
+    """None: OUT/again.npz"""
 
     @property
     def samples_file(self) -> Path:
         return self.samples or self.out / "samples.npz"
+
+    @property
+    def again_samples_file(self) -> Path:
+        return self.again_samples or self.out / "again.npz"
 
 
 def matrix_samples(places: Places, collection: Collection) -> dict[str, Sampled]:
@@ -201,22 +211,6 @@ def log_probs_of(logits: Tensor, ids: Tensor) -> Tensor:
     return -wrong.view(ids.shape[0], -1)
 
 
-def encode_programs(programs: Mapping[str, str], longest: int, tokenizer: Tokenizer | None = None) -> dict[str, Array]:
-    """Ids by program; those that are too long, or no canonical program, are left out and counted in the log."""
-    tokenizer = tokenizer or Tokenizer.load()
-    found: dict[str, Array] = {}
-    for name, text in programs.items():
-        try:
-            ids = tokenizer.encode_program(text)
-        except SparseRLError:
-            continue
-        if len(ids) <= longest:
-            found[name] = np.array(ids, dtype=np.int32)
-    if len(found) < len(programs):
-        log.info("%d of %d programs are left out: too long, or unreadable", len(programs) - len(found), len(programs))
-    return found
-
-
 class Drawing(Protocol):
     """How often examples are drawn: a part of a stage's settings."""
 
@@ -247,30 +241,16 @@ def all_batches(weights: Array, lengths: Array, config: Drawing, draws: int = 0)
 class FineTuning:
     """The task: programs drawn by weight, anew in every epoch."""
 
-    stage = "sft"
-
-    def __init__(
-        self,
-        config: SFTConfig,
-        policy: Policy,
-        examples: tuple[Sequence[Chosen], Sequence[Chosen]],
-        ids: Mapping[str, Array],
-        samples: Mapping[str, Sampled],
-        *,
-        forked: Forked | None = None,
-    ) -> None:
-        self.config, self.device, self._forked = config, device_of(config.loop.device), forked
+    def __init__(self, config: SFTConfig, policy: Policy, learnt_from: Lessons, stage: str = "sft") -> None:
+        self.config, self.device, self.stage = config, device_of(config.loop.device), stage
         self.policy = policy.to(self.device)
         self.policy.encoder.requires_grad_(not config.frozen)
-        self._train, self._dev = ([each for each in part if each.program in ids] for part in examples)
-        if not self._train:
-            raise SparseRLError("No program of the collection is short enough to learn from: raise --longest.")
-        self._ids = ids
-        self._prompts = Prompts(asked((*self._train, *self._dev)), samples, config.target, self.device)
+        self._train, self._dev, self._forked = learnt_from.train, learnt_from.dev, learnt_from.forked
+        self._ids = learnt_from.ids
+        self._prompts = Prompts(asked((*self._train, *self._dev)), learnt_from.samples, config.target, self.device)
         weights = np.array([each.weight for each in self._train])
         lengths = np.array([len(self._ids[each.program]) for each in self._train])
-        whole = [each.weight for each in self._train if not each.body and each.mode == config.rules.mode]
-        self._batches = all_batches(weights, lengths, config, round(len(whole) * weights.sum() / sum(whole)))
+        self._batches = all_batches(weights, lengths, config, learnt_from.draws)
         self.steps = len(self._batches)
         compile_layers(self.policy, config.loop)
 
@@ -322,20 +302,22 @@ class FineTuning:
         return found
 
 
-@dataclass(frozen=True)
-class Known:
-    """What several runs over one collection share."""
-
-    collection: Collection
-    samples: dict[str, Sampled]
-    ids: dict[str, Array]
-    """of programs that were encoded already"""
+def known_of(places: Places, folder: Path | None = None, samples: Path | None = None) -> Known:
+    """Read what a collection has: that of the places, or another with its own file of samples."""
+    where = folder or places.collection
+    collection = collected.load(where)
+    read = samples_of(collection.cases, samples or places.samples_file, places.matrices)
+    return Known(collection, read, read_misfits(where), {})
 
 
-def known_of(places: Places) -> Known:
-    """Read what a collection has."""
-    collection = collected.load(places.collection)
-    return Known(collection, matrix_samples(places, collection), {})
+def lessons_of(config: SFTConfig, places: Places, known: Known) -> Lessons:
+    """What a run learns from: the collection, and what it goes over again."""
+    gap = config.gap if config.pull else None
+    own = lessons(known, config.rules, longest=config.longest, gap=gap, fraction=config.fraction, seed=config.loop.seed)
+    if places.again is None or not config.again:
+        return own
+    others = without(known_of(places, places.again, places.again_samples_file), known.collection)
+    return joined(own, lessons(others, config.rules, longest=config.longest, gap=gap), config.again)
 
 
 def sft(
@@ -344,29 +326,17 @@ def sft(
     """The whole stage. known: of this collection, where it was read before. stage: its name, 'sft' or 'rank'."""
     clock_s = time.monotonic()
     goes_on = open_run(places.out, stage, asdict(config), places.resume)
-    known = known or known_of(places)
-    collection, samples = known.collection, known.samples
-    structures = {name: each.structure for name, each in samples.items()}
-    train, dev = choose(collection, structures, config.rules)
-    fraction, seed = config.fraction, config.loop.seed
-    train = fraction_of(train, fraction, seed, config.rules)
-    train = with_bodies(train, collection, structures, config.rules, fraction=fraction, seed=seed)
+    found = lessons_of(config, places, known or known_of(places))
     policy, begin = make_policy(config.size, config.loop.seed), NOT_BEGUN
     if places.weights is not None:
         policy, begin = start_from(places.weights, stage)
     pretrained = load_encoder(places.encoder) if places.encoder is not None and not begin.step else None
     before, policy = policy, with_encoder(policy, config.reads, pretrained, config.loop.seed)
     if policy is not before:  # a fresh encoder; another one knows its scales
-        standardise(policy, {each.case: samples[each.case] for each in train})
-    programs = set(collection.texts) if config.pull else {each.program for each in (*train, *dev)}
-    new = sorted(programs - known.ids.keys())
-    known.ids.update(encode_programs({name: collection.texts[name].text for name in new}, config.longest))
-    ids = {name: known.ids[name] for name in programs & known.ids.keys() if len(known.ids[name]) <= config.longest}
-    forked = None
-    if config.pull:
-        forked = all_forks(collection, (*train, *dev), ids, read_misfits(places.collection), config.gap)
-    task = FineTuning(config, policy, (train, dev), ids, samples, forked=forked)
-    task.stage = stage
-    counted = {} if forked is None else {"forked": {"programs": len(forked), "forks": sum(map(len, forked.values()))}}
-    write_json(places.out / "data.json", {"train": shares(train), "dev": shares(dev), **counted})
+        standardise(policy, {each.case: found.samples[each.case] for each in found.train})
+    task = FineTuning(config, policy, found, stage)
+    counted = {"train": shares(found.train), "dev": shares(found.dev)}
+    if found.forked is not None:
+        counted["forked"] = {"programs": len(found.forked), "forks": sum(map(len, found.forked.values()))}
+    write_json(places.out / "data.json", counted)
     return run(task, config.loop, places.out, Start(goes_on, begin, clock_s), watch)

@@ -27,6 +27,7 @@ from sparserl.store import write_json
 from sparserl.train import collected
 from sparserl.train.chosen import Chosen, choose
 from sparserl.train.collected import Collection
+from sparserl.train.lessons import encode_programs
 from sparserl.train.loop import (
     Finished,
     LoopConfig,
@@ -43,7 +44,7 @@ from sparserl.train.loop import (
 from sparserl.train.rl.objective import Batch, figures, imitation
 from sparserl.train.rl.turn_pairs import Example, PairRules, encode_pairs, find_pairs, imitation_batch
 from sparserl.train.samples import Sampled
-from sparserl.train.sft import Places, Prompts, all_batches, asked, encode_programs, matrix_samples
+from sparserl.train.sft import Places, Prompts, all_batches, asked, matrix_samples
 
 
 @dataclass(frozen=True)

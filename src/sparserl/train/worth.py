@@ -25,8 +25,9 @@ from sparserl.policy.model import size_named
 from sparserl.shares import TIME_IS_UP
 from sparserl.store import append_jsonl, read_json, read_jsonl
 from sparserl.train.chosen import is_dev
+from sparserl.train.lessons import Known
 from sparserl.train.loop import Watch, open_run, policy_folder, weights_sha
-from sparserl.train.sft import Known, Places, SFTConfig, known_of, sft
+from sparserl.train.sft import Places, SFTConfig, known_of, sft
 
 RECORDS = "worth.jsonl"
 NATS = ("dev_loss", "dev_header_loss", "dev_body_loss")

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from sparserl.policy.tokenizer import Tokenizer
+from sparserl.train.lessons import encode_programs
 from sparserl.train.rl.explore import Elite, Elites
 from sparserl.train.rl.learner import Learner, Line
 from sparserl.train.rl.objective import imitation
 from sparserl.train.rl.rounds import seed_of
-from sparserl.train.sft import encode_programs
 
 
 def imitate(learner: Learner, elites: Elites, tokenizer: Tokenizer, number: int) -> dict[str, float]:
