@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparserl.judge.reference import FRESH_BELOW, Reference, as_rows
+from sparserl.judge.reference import AFTER, FRESH_BELOW, Reference, as_rows
 from sparserl.judge.verify import allowance, compare, compare_chain
 from sparserl.matrix import Pattern
 from sparserl.records import DType, Problem
@@ -122,6 +122,27 @@ def test_sets_are_fresh_below_the_limit_and_pooled_above():
     assert 2 <= len(keys) <= 6 and "" not in keys
     asked = Reference(pattern_of(), problem, pooled=True)
     assert 2 <= len({asked.draw("wide").key for _ in range(40)}) <= 3
+
+
+def test_what_is_judged_together_is_shown_the_same_sets_and_nothing_of_before():
+    reference = Reference(pattern_of(64, 64), Problem(), seed=11)
+    alone = [reference.draw("wide", "first 1") for _ in range(2)]
+    assert not np.array_equal(alone[0].values, alone[1].values), "nothing is shared before a group begins"
+    seen = []
+    for _ in range(2):
+        reference.begin()
+        places = [("wide", "first 1"), ("wide", "first 3"), ("fed", "first 5"), ("fed", AFTER)]
+        first = [reference.draw(*place) for place in places] + [reference.draw_chain(row_sums=False)]
+        again = [reference.draw(*place) for place in places] + [reference.draw_chain(row_sums=False)]
+        assert all(one is other for one, other in zip(first, again, strict=True))
+        assert reference.draw("wide") is not reference.draw("wide")
+        mine, others = (reference.neighbours(first[3]) for _ in range(2))
+        assert any(not np.array_equal(a.x, b.x) for a, b in zip(mine, others, strict=True)), "changed for each alone"
+        sizes = [np.abs(widen(check.x, "float32")).max() for check in first[2:4]]
+        assert min(sizes) < 2.0**-6 and max(sizes) > 2.0**6, "a program sees small numbers and large ones"
+        seen.append((first, sizes[0] < sizes[1]))
+    values = [check.values.tobytes() for first, _ in seen for check in first]
+    assert len(set(values)) == len(values) and seen[0][1] != seen[1][1]
 
 
 def test_two_references_without_a_seed_never_agree():

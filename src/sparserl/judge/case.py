@@ -198,6 +198,7 @@ class Case:
 
     def _judged(self, entry: Entry, clocking: _Clocking) -> Outcome:
         """Load, verify, time, verify again."""
+        self._begin()
         try:
             self._verify(entry)
             with phase(entry.phases_s, "time"):
@@ -209,6 +210,11 @@ class Case:
             return self._stopped(entry, Stopped(Verdict.FAILED, f"while it was timed: {error}"))
         finally:
             self._desk.unload(entry)
+
+    def _begin(self) -> None:
+        """What is judged from here on is shown the same numbers, which nobody has seen before."""
+        self.reference.begin()
+        self._twins.begin()
 
     def _verify(self, entry: Entry) -> None:
         self._desk.load(entry)
@@ -234,6 +240,7 @@ class Case:
 
     def _verify_all(self, entries: dict[Key, Entry], told: Callable[[Key, Outcome], None]) -> None:
         """Verify each; those that fail leave, and their verdict is told."""
+        self._begin()
         for key, entry in list(entries.items()):
             try:
                 self._verify(entry)

@@ -6,6 +6,10 @@ long row still shows), 'isolation' (NaN or Inf at a few places of x, zeros among
 the clock multiplies) and 'fed' (what becomes of them when y is fed back: products of products, of any size, with
 zeros). Without the last two a program could look at x or the values and do less for those that are only ever timed.
 
+Programs that are judged together (eight on a GPU, or all of a race) are shown the same sets, drawn for them: at a
+million nonzeros a set takes longer than all that a GPU does with it. What a program is shown after it was timed, with a
+value and an entry of x changed, is changed for it alone, so a result that another one left behind is wrong there.
+
 Large problems (nonzeros times columns of B from 2 M on) draw a pool of eight sets once a case (six from 128 M on) and
 pick from it at random for every check, because there the reference costs many times what the kernel does. A program
 has no memory between checks that the judge doesn't poison, so it can't learn the pool. Training, where one matrix
@@ -18,7 +22,7 @@ Not covered: the matrix's own values. A kernel never sees them here; what holds 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -45,6 +49,8 @@ CHAIN_STEPS = 20
 FEW_STEPS = 6
 FED_STEPS = 3
 """products behind a 'fed' x at most"""
+AFTER = "after"
+"""the place of what is shown after timing"""
 FED_OCTAVES = 40
 """how far thousands of products may carry x from where it began (float16 has no room for that)"""
 
@@ -79,6 +85,7 @@ class Reference:
         self.pattern, self.problem = pattern, problem
         self._random = np.random.default_rng(seed)
         self._pool: dict[str, ValueSet] = {}
+        self._together: dict[tuple[str, str], ValueSet] | None = None
         self._scale: float | None = None
         self._fading = False
         self.product = Product(pattern, problem.columns)
@@ -93,10 +100,17 @@ class Reference:
         self.chains: dict[str, tuple[Array, Array]] = {}
         """by a set's key: where a chain of products ends, and how far from there it may"""
 
-    def draw(self, kind: Kind = "wide") -> ValueSet:
-        """A set of this kind: fresh for a small problem, one of the pool at random for a large one."""
+    def begin(self) -> None:
+        """Programs that are judged from here on, until the next call, are shown the same sets in the same places."""
+        self._together, self._fading = {}, not self._fading
+
+    def draw(self, kind: Kind = "wide", place: str = "") -> ValueSet:
+        """A set of this kind: fresh for a small problem, one of the pool at random for a large one.
+
+        place: in the course of a trial; what is judged together gets the same set there.
+        """
         if self.fresh:
-            return self._make(kind, "")
+            return self._shared(kind, place, lambda: self._make(kind, "", place))
         key = f"{kind}{self._random.integers(self._sets[kind])}"
         if key not in self._pool:
             self._pool[key] = self._make(kind, key)
@@ -112,9 +126,21 @@ class Reference:
         row_sums: |A| has row sums of at most 1, so that rounding errors don't grow either; otherwise the values are
         scaled so that x keeps its size, which makes a product with the wrong x stand out more.
         """
-        key = "" if self.fresh else "chain by row sums" if row_sums else "chain"
-        if key in self._pool:
-            return self._pool[key]
+        name = "chain by row sums" if row_sums else "chain"
+        if self.fresh:
+            return self._shared("chain", name, lambda: self._make_chain(row_sums, ""))
+        if name not in self._pool:
+            self._pool[name] = self._make_chain(row_sums, name)
+        return self._pool[name]
+
+    def _shared(self, kind: str, place: str, make: Callable[[], ValueSet]) -> ValueSet:
+        if self._together is None or not place:
+            return make()
+        if (kind, place) not in self._together:
+            self._together[kind, place] = make()
+        return self._together[kind, place]
+
+    def _make_chain(self, row_sums: bool, key: str) -> ValueSet:
         pattern, dtype = self.pattern, self.problem.dtype
         x = _numbers(self._random, pattern.columns * self.problem.columns, dtype, octaves=4)
         if not row_sums:
@@ -124,10 +150,7 @@ class Reference:
             sums = self.product.times(np.abs(values), np.ones((pattern.columns, 1)))[:, 0]
             # 1 - 2^-6: rounding the scaled values to bfloat16 must not push a sum past 1
             values *= np.repeat((1 - 2.0**-6) / np.where(sums > 0, sums, 1.0), pattern.row_lengths)
-        check = self._finish(key, store(values, dtype), x, int(self._random.integers(4)))
-        if key:
-            self._pool[key] = check
-        return check
+        return self._finish(key, store(values, dtype), x, int(self._random.integers(4)))
 
     def neighbours(self, check: ValueSet) -> tuple[ValueSet, ValueSet]:
         """The same set with one value changed, and with one entry of x changed: what a remembered result misses."""
@@ -178,7 +201,7 @@ class Reference:
             values *= self._scale
         return values
 
-    def _as_timed(self, fed: bool) -> tuple[Array, Array]:
+    def _as_timed(self, fed: bool, place: str) -> tuple[Array, Array]:
         """Values and x as the clock has them at the start, or (fed) after some products."""
         random, problem, dtype = self._random, self.problem, self.problem.dtype
         x = timed_numbers(random, self.pattern.columns * problem.columns, problem.value_bytes).view(STORAGE[dtype])
@@ -190,8 +213,11 @@ class Reference:
         for _ in range(random.integers(1, most + 1) if self.pattern.rows == self.pattern.columns else 0):
             b = self.product.times(widen(values, dtype), b)
         if dtype != "float16":
-            self._fading = not self._fading  # a program sees both: one set before it is timed, the next after
-            b = b * 2.0 ** ((-1) ** self._fading * random.integers(FED_OCTAVES // 4, FED_OCTAVES + 1))
+            # a program sees both: one set before it is timed, the other after
+            if not place:
+                self._fading = not self._fading
+            fading = self._fading != (place == AFTER)
+            b = b * 2.0 ** ((-1) ** fading * random.integers(FED_OCTAVES // 4, FED_OCTAVES + 1))
         b[random.random(b.shape) < random.choice([0.0, 0.5])] = 0.0
         return values, store((b if problem.b_order == "row" else b.T).ravel(), dtype)
 
@@ -208,10 +234,10 @@ class Reference:
             log_growth, steps = log_growth + np.log(size), steps + 1
         return float(np.exp(-log_growth / steps)) if steps else 1.0
 
-    def _make(self, kind: Kind, key: str) -> ValueSet:
+    def _make(self, kind: Kind, key: str, place: str = "") -> ValueSet:
         dtype = self.problem.dtype
         if kind in ("timed", "fed"):
-            return self._finish(key, *self._as_timed(kind == "fed"), QUARTER[kind])
+            return self._finish(key, *self._as_timed(kind == "fed", place), QUARTER[kind])
         wide_octaves = 8 if dtype == "float16" else 16  # f16 has 30 octaves in all, and sums need room
         values = _numbers(self._random, self.pattern.nonzeros, dtype, octaves=4)
         x = _numbers(

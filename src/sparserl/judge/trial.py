@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from sparserl.backends.backend import Part
-from sparserl.judge.reference import CHAIN_STEPS, Kind, Reference, ValueSet
+from sparserl.judge.reference import AFTER, CHAIN_STEPS, Kind, Reference, ValueSet
 from sparserl.judge.sandbox import WorkerError
 from sparserl.judge.timing import feeds_back
 from sparserl.judge.verify import compare, compare_chain, same_bits
@@ -61,16 +61,16 @@ class Trial:
 
     def verify(self) -> None:
         """Before timing. Raises Stopped."""
-        for kind in FIRST_CHECKS:
-            self._check(self.reference.draw(kind))
+        for number, kind in enumerate(FIRST_CHECKS):
+            self._check(self.reference.draw(kind, f"first {number}"))
         if self.waits:
             for kind in BEHIND_WRITER:
-                self._check(self.reference.draw(kind), behind_writer=True)
+                self._check(self.reference.draw(kind, "behind a writer"), behind_writer=True)
             self._chain()
 
     def verify_twin(self) -> None:
         """On another pattern of the same sizes, whose reference this trial has. Raises Stopped."""
-        check = self.reference.draw("narrow")
+        check = self.reference.draw("narrow", "twin")
         ran = self._ran("check", check, part=part_of(self.reference.problem, check))
         self._accept(ran)
         reason = compare(self.reference.pattern, self.reference.problem, check, ran.y)
@@ -81,7 +81,7 @@ class Trial:
     def recheck(self) -> None:
         """After timing, on what the timing left behind. Raises Stopped."""
         for kind in AS_TIMED if self.reference.fresh else (self.reference.pick(AS_TIMED),):
-            check = self.reference.draw(kind)
+            check = self.reference.draw(kind, AFTER)
             self._check(check, poison=False)
             for changed in self.reference.neighbours(check):
                 self._check(changed, poison=False, clear=False)
@@ -100,7 +100,7 @@ class Trial:
     def _chain(self) -> None:
         reference = self.reference
         fed = feeds_back(reference.pattern, reference.problem)
-        check = reference.draw_chain(row_sums=False) if fed else reference.draw("narrow")
+        check = reference.draw_chain(row_sums=False) if fed else reference.draw("narrow", "chain")
         dependent, *plain = self._ran("chain", check, steps=CHAIN_STEPS, feed_back=fed)
         for ran in (dependent, *plain):
             self._accept(ran)

@@ -29,11 +29,17 @@ class Twins:
         self._pattern, self._problem, self._sms, self._seed = pattern, problem, sms, seed
         self._made: list[tuple[Packs, Reference]] | None = None
 
+    def begin(self) -> None:
+        """Programs that are judged from here on are shown the same numbers on a twin too."""
+        for _, reference in self._made or ():
+            reference.begin()
+
     def of(self, prepared: Prepared) -> tuple[Packed, Reference] | None:
         """A packed twin that this program can't tell from the matrix by its sizes, with its reference; or None."""
         if self._made is None:
             twins = _twins(self._pattern, self._seed)
             self._made = [(Packs(twin), Reference(twin, self._problem, self._seed)) for twin in twins]
+            self.begin()
         for packs, reference in self._made:
             try:
                 packed = packs.get(prepared.layout)
