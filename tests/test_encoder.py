@@ -17,7 +17,7 @@ from sparserl.errors import SparseRLError, StoreError
 from sparserl.families import make
 from sparserl.families.building import generator
 from sparserl.matrix import Pattern
-from sparserl.policy.checkpoint import save_policy
+from sparserl.policy.checkpoint import load_policy, save_policy
 from sparserl.policy.encoder import EXPLICIT, OVERALL, EncoderInput, EncoderSize, FromSample, MatrixEncoder, collate
 from sparserl.policy.indices import SinusoidalIndices
 from sparserl.policy.model import make_policy
@@ -286,6 +286,9 @@ def test_the_command_probes_the_encoder_of_a_policy(tmp_path: Path, capsys: pyte
     stored = json.loads((tmp_path / "o" / "probes.json").read_text())
     assert stored["split"] == "dev" and (stored["fitted"], stored["tested"]) == (40, 10)
     assert all(f"{name:24s} {score:6.3f}" in said for name, score in stored["barred"].items())
+    save_encoder(load_policy(tmp_path / "policy").encoder, tmp_path / "encoder")
+    probe_command(out=tmp_path / "o", policy=tmp_path / "encoder", matrices=40, withheld=10, largest=2e3, workers=1)
+    assert json.loads((tmp_path / "o" / "probes.json").read_text()) == stored
     with pytest.raises(SparseRLError, match="'dev' or 'unseen'"):
         probe_command(out=tmp_path / "o", split="real")
 

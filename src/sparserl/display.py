@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
+from sparserl.policies import origin
+
 if TYPE_CHECKING:
     from sparserl.operator import Operator
     from sparserl.search import Progress
@@ -80,7 +82,9 @@ def _about(report: dict[str, Any]) -> list[str]:
     op = p["op"] if p["op"] == "spmv" else f"spmm with {p['columns']} columns"
     where = f"{d['name']}, {report['settings']['mode']} mode" + (", from the cache" if report.get("from_cache") else "")
     size = f"{m['rows']} x {m['columns']}, {m['nonzeros']} nonzeros"
-    return [f"{m.get('name', 'matrix')}: {size}; {op} {p['dtype']} on {where}"]
+    written = sum(origin(c["name"], report["settings"]["policy"]) == "policy" for c in report["candidates"])
+    by = f"; {written} programs written by {report['settings']['policy']}" if written else ""
+    return [f"{m.get('name', 'matrix')}: {size}; {op} {p['dtype']} on {where}{by}"]
 
 
 def _row(c: dict[str, Any], result: dict[str, Any]) -> tuple[str, ...]:

@@ -91,10 +91,15 @@ def _told(candidate: Candidate) -> Told:
 
 
 def _candidate(name: str, text: str) -> Candidate:
-    """A program that no recipe made: its layout is what it says."""
-    head = text.partition("\n")[0]
-    layout = head.removeprefix("// layout:").strip() if head.startswith("// layout:") else ""
-    return Candidate(name, layout, {}, text, text.count("\n"))
+    """A program that no recipe made: its layout is what it says, and how it is launched tells it from others."""
+    said: dict[str, list[str]] = {"layout": [], "launch": []}
+    for line in text.splitlines():
+        key, colon, rest = line.removeprefix("// ").partition(": ")
+        if not line.startswith("// ") or not colon:
+            break
+        said.get(key, []).append(rest.strip())
+    launched = {"launch": " ".join(said["launch"])} if said["launch"] else {}
+    return Candidate(name, "".join(said["layout"]), launched, text, text.count("\n"))
 
 
 def own_programs(path: Path) -> list[Candidate]:

@@ -191,7 +191,7 @@ def explore(
 
     watch = progress or (lambda step: None)
     began = time.perf_counter()
-    watch(Progress("ranking", 0, settings.candidates))
+    watch(Progress("ranking" if settings.policy == "recipes" else "writing", 0, settings.candidates))
     chosen, rewrite = first_candidates(pattern, settings, device)
     source = "gpu" if device.backend == "cuda" else "modelled"
     found = Findings(settings.mode, source, chosen, phases_s={"rank": time.perf_counter() - began})

@@ -71,18 +71,20 @@ def encoder(
 def probe(
     *,
     out: Annotated[Path, typer.Option(help="folder for the drawn matrices and probes.json")],
-    policy: Annotated[Path | None, typer.Option(help="folder of a policy [the shipped one]")] = None,
+    policy: Annotated[
+        Path | None, typer.Option(help="folder of a policy or of an encoder [the shipped policy]")
+    ] = None,
     split: Annotated[str, typer.Option(help="dev, or unseen once a released checkpoint")] = "dev",
     matrices: Annotated[int, typer.Option(min=10, help="of kept families, to fit the probes on")] = 4_000,
     withheld: Annotated[int, typer.Option(min=2, help="of withheld families, to score them on")] = 2_000,
     largest: Annotated[float, typer.Option(min=1e3, help="nonzeros of the largest matrix, about")] = 3e6,
     workers: Annotated[int, typer.Option(min=0, help="processes that make matrices; 0: one a core")] = 0,
 ) -> None:
-    """Probe the encoder of a policy: what can be read from it, linearly, on families that training never saw."""
+    """Probe an encoder, alone or a policy's: what can be read from it, linearly, on families it never saw."""
     from sparserl.errors import SparseRLError
     from sparserl.policies import SHIPPED
     from sparserl.policy.checkpoint import load_policy
-    from sparserl.train.encode import EncodeConfig, probe_policy
+    from sparserl.train.encode import EncodeConfig, load_encoder, probe_policy
     from sparserl.train.loop import policy_folder
 
     try:
@@ -92,7 +94,8 @@ def probe(
         )  # fmt: skip
     except ValueError as error:
         raise SparseRLError(str(error)) from None
-    encoder = load_policy(policy_folder(policy or SHIPPED)).encoder
+    alone = policy is not None and (policy / "encoder.json").is_file()
+    encoder = load_encoder(policy) if policy and alone else load_policy(policy_folder(policy or SHIPPED)).encoder
     with _progress() as told:
         report = probe_policy(encoder, config, out, told)
     _say(report, split)
