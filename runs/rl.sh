@@ -41,7 +41,7 @@ rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
         --group "$group" --samples "$out/samples.npz" --device "$device" --budget "$budget" --resume \
-        "${matrices[@]}" "${collection[@]}"
+        --frozen "${matrices[@]}" "${collection[@]}"
 }
 evaluate() {
     local split controls=() minutes=0

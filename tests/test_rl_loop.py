@@ -124,6 +124,16 @@ def test_a_run_is_replayed_from_its_rollouts_without_a_machine(whole: Path, weig
     assert same_weights(tmp_path / "again" / "policy", whole / "policy")
 
 
+def test_a_frozen_encoder_stays_as_it_is_while_the_policy_learns(
+    weights: Path, referee: Referee, tmp_path: Path
+) -> None:
+    config = replace(everything("ppo", rounds=1), frozen=True)
+    train(config, Places(tmp_path / "o", weights), table(referee), Crew())
+    before, after = state(weights), state(tmp_path / "o" / "policy")
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert changed and not any(name.startswith("encoder.") for name in changed)
+
+
 def test_weights_alone_go_on_elsewhere_with_a_warm_up(
     weights: Path, referee: Referee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from sparserl.errors import SparseRLError
-from sparserl.train.commands_stages import TRY_AGAIN, Budget, Matrices, Out, Rate, Resume, Samples, Warmup, progress
+from sparserl.train.commands_stages import (
+    TRY_AGAIN,
+    Budget,
+    Frozen,
+    Matrices,
+    Out,
+    Rate,
+    Resume,
+    Samples,
+    Warmup,
+    progress,
+)
 
 if TYPE_CHECKING:
     from sparserl.train.loop import Finished
@@ -55,6 +66,7 @@ def rl(
     max_tokens: Annotated[int, typer.Option(help="most tokens of a program")] = 1536,
     target: Annotated[str | None, typer.Option(help="machine that the policy is told of [h200, or sim]")] = None,
     workers: Annotated[int, typer.Option(help="judging processes; 0: as many as fit")] = 0,
+    frozen: Frozen = False,
     blind: Annotated[bool, typer.Option("--blind", help="Control: every matrix looks the same but for sizes.")] = False,
     shuffled: Annotated[bool, typer.Option("--shuffled", help="Control: rewards are dealt out at random.")] = False,
     resume: Resume = False,
@@ -92,7 +104,8 @@ def _config(given: dict[str, Any]) -> RLConfig:
     own = RLConfig()
     named = {name: given[name] for name in ("kl", "entropy") if given[name] is not None}
     loop = {name: given[name] for name in ("learning_rate", "warmup") if given[name] is not None}
-    same = ("algorithm", "objective", "k", "rounds", "epochs", "minibatch", "imitate_steps", "blind", "shuffled")
+    same = ("algorithm", "objective", "k", "rounds", "epochs", "minibatch", "imitate_steps", "frozen", "blind",
+            "shuffled")  # fmt: skip
     curriculum = CurriculumConfig(
         prompts=given["prompts"], spmv_cases=given["cases"], spmm_cases=(given["cases"] + 1) // 2,
         real=given["matrices"] is not None, most_nonzeros=given["most_nonzeros"], even=given["even"],

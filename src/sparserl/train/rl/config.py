@@ -63,6 +63,8 @@ class RLConfig:
     imitate_scale: float = 0.5
     """their learning rate, as a part of the other"""
 
+    frozen: bool = False
+    """the encoder stays as it is: it has read tens of thousands of matrices, a run has hundreds"""
     blind: bool = False
     """control: the encoder reads the same entries for every matrix; sizes and problem are its own"""
     shuffled: bool = False

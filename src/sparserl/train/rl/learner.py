@@ -52,6 +52,7 @@ class Learner:
     def __init__(self, config: RLConfig, policy: Policy, device: torch.device, look: Look, crew: Crew) -> None:
         self.config, self.device, self.look, self.crew = config, device, look, crew
         self.policy = policy.to(device)
+        self.policy.encoder.requires_grad_(not config.frozen)
         self.optimiser = make_optimiser(policy, config.loop)
         self.head: ValueHead | None = None
         if config.algorithm == "ppo":
