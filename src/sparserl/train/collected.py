@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from math import log
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ class ProgramText:
     binary: str | None = None
     """hash of the machine code; constants of the first matrix it was measured on are baked in"""
 
-    @property
+    @cached_property
     def same(self) -> tuple[str, str]:
         """Equal for programs that do the same: one header and one machine code."""
         header = "\n".join(row for row in self.text.split("\n") if row.startswith("// "))

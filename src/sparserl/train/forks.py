@@ -142,8 +142,11 @@ def forks(good: Array, ways: Ways, gap: float) -> list[Fork]:
     best: dict[tuple[int, int], float] = {}
     for at, token, time in zip(first.tolist(), other.tolist(), ways.soonest.tolist(), strict=True):
         best[at, token] = min(time, best.get((at, token), inf))
-    for (at, token), time in best.items():
-        if at < len(good) and time - float(ways.surely[first > at].min(initial=inf)) > gap:
+    order = np.argsort(-first, kind="stable")  # those that part last come first
+    surely = np.concatenate([[inf], np.minimum.accumulate(ways.surely[order])]).tolist()
+    further = np.searchsorted(-first[order], [-at for at, _ in best], side="left").tolist()  # that part behind it
+    for ((at, token), time), count in zip(best.items(), further, strict=True):
+        if at < len(good) and time - surely[count] > gap:
             worse.setdefault(at, set()).add(token)
     for at, token in ways.fit.refused(good):
         if best.get((at, token), inf) == inf:
