@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -323,6 +324,50 @@ def test_the_next_tuning_finds_the_judge_warm_and_one_after_a_fault_does_not() -
         assert fourth.case._desk.sandbox is not worker
     referee._warm.close()
     assert referee._warm._judges == {}
+
+
+def test_a_judge_that_was_started_ahead_is_the_one_that_judges_and_stays_if_nobody_takes_it() -> None:
+    referee._warm.close()
+    ahead = referee.Ahead("sim", 3)
+    ahead.wait()
+    compilers = ahead._started.result()._compiler
+    compilers._batches.submit(lambda: None).result()  # what stands before it in line is done
+    assert len(compilers._pool._crew) == min(3, compilers.workers), "its compilers are up before there is a program"
+    with referee.open_referee(SHAPES["random"](), Problem(), "solver", "sim", 0, ahead=ahead) as first:
+        worker = first.case._desk.sandbox
+    unused = referee.Ahead("sim", 1)
+    unused.drop()
+    with referee.open_referee(SHAPES["random"](), Problem(), "solver", "sim", 0) as second:
+        assert second.case._desk.sandbox is worker
+    broken = referee.Ahead("nonsense", 1)
+    broken.wait()
+    with pytest.raises(ValueError, match="nonsense"):
+        broken.take()
+    referee._warm.close()
+
+
+@pytest.mark.nano
+def test_a_policy_writes_when_the_judge_is_up_and_a_fault_of_it_loses_no_judge(
+    monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    order: list[str] = []
+
+    class Watched(referee.Ahead):
+        def wait(self) -> None:
+            super().wait()
+            order.append("judge")
+
+    def write(self: Any, count: int) -> list[str]:
+        order.append("policy")
+        raise SparseRLError("nothing comes to mind")
+
+    referee._warm.close()
+    monkeypatch.setattr(referee, "Ahead", Watched)
+    monkeypatch.setattr("sparserl.policy.rewriting.Rewriter.write", write)
+    with pytest.raises(SparseRLError, match="comes to mind"):
+        sparserl.tune(small_matrix(), device="sim", policy="nano")
+    assert order == ["judge", "policy"] and set(referee._warm._judges) == {"sim"}
+    referee._warm.close()
 
 
 def test_a_judge_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,12 +20,20 @@ if TYPE_CHECKING:
     from sparserl.tune import Settings
 
 
-def first_candidates(pattern: Pattern, settings: Settings, device: Device) -> tuple[list[Candidate], Rewrite | None]:
-    """The first ones, and who makes more of them once they are judged."""
+def first_candidates(
+    pattern: Pattern, settings: Settings, device: Device, free: Callable[[], None] = lambda: None
+) -> tuple[list[Candidate], Rewrite | None]:
+    """The first ones, and who makes more of them once they are judged.
+
+    free: returns when the machine may be used, for a language model.
+    """
     if settings.policy == "recipes":
         return recipe_candidates(pattern, settings, device), None
     if not policies.is_policy(settings.folder):
         return own_programs(settings.folder)[: settings.candidates], None
+    import sparserl.policy.writer  # noqa: F401  # torch takes seconds, and the judge may be starting meanwhile
+
+    free()
     turns = Turns(settings.folder, pattern, settings, device)
     return turns.first(), turns.again if settings.turns > 1 else None
 

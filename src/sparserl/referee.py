@@ -5,8 +5,10 @@ from __future__ import annotations
 import atexit
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 
+from sparserl.errors import SparseRLError
 from sparserl.judge.evaluate import Case, Judge
 from sparserl.matrix import Pattern
 from sparserl.records import Mode, Outcome, Problem, Timing
@@ -74,10 +76,44 @@ _warm = _Warm()
 atexit.register(_warm.close)
 
 
+class Ahead:
+    """A judge that starts in the background, while candidates are made: its worker and its compilers take seconds."""
+
+    def __init__(self, device: str, programs: int) -> None:
+        """`programs` will be compiled side by side."""
+        self._device = device
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="sparserl-judge")
+        self._started = self._threads.submit(self._start, programs)
+
+    def wait(self) -> None:
+        """Until it is up, or has failed: a worker measures the GPU when it starts, and must be alone on it."""
+        self._started.exception()
+
+    def take(self) -> Judge:
+        """The judge, the caller's from now on. Raises what its start did."""
+        try:
+            return self._started.result()
+        finally:
+            self._threads.shutdown(wait=False)
+
+    def drop(self) -> None:
+        """Nobody will take it."""
+        with suppress(SparseRLError):
+            _warm.give(self._device, self.take())
+
+    def _start(self, programs: int) -> Judge:
+        judge = _warm.take(self._device)
+        judge.warm(programs)
+        return judge
+
+
 @contextmanager
-def open_referee(pattern: Pattern, problem: Problem, mode: Mode, device: str, seed: int) -> Iterator[JudgeReferee]:
-    """A judge for one tuning. It stays for the next one, for a minute, unless something went wrong."""
-    judge = _warm.take(device)
+def open_referee(
+    pattern: Pattern, problem: Problem, mode: Mode, device: str, seed: int, *, ahead: Ahead | None = None
+) -> Iterator[JudgeReferee]:
+    """A judge for one tuning, the one that was started ahead. It stays for the next one, for a minute, unless something
+    went wrong."""
+    judge = ahead.take() if ahead is not None else _warm.take(device)
     try:
         case = judge.open(pattern, problem, seed)
         yield JudgeReferee(case, mode)

@@ -186,16 +186,21 @@ def explore(
     """Choose candidates, judge and time them. No Operator yet."""
     from sparserl.findings import Findings
     from sparserl.proposals import first_candidates, recipe_candidates
-    from sparserl.referee import open_referee
+    from sparserl.referee import Ahead, open_referee
     from sparserl.search import Progress, halve
 
     watch = progress or (lambda step: None)
     began = time.perf_counter()
     watch(Progress("ranking" if settings.policy == "recipes" else "writing", 0, settings.candidates))
-    chosen, rewrite = first_candidates(pattern, settings, device)
+    ahead = Ahead(device.backend, settings.candidates)
+    try:
+        chosen, rewrite = first_candidates(pattern, settings, device, ahead.wait)
+    except BaseException:
+        ahead.drop()
+        raise
     source = "gpu" if device.backend == "cuda" else "modelled"
     found = Findings(settings.mode, source, chosen, phases_s={"rank": time.perf_counter() - began})
-    with open_referee(pattern, settings.problem, settings.mode, device.backend, settings.seed) as referee:
+    with open_referee(pattern, settings.problem, settings.mode, device.backend, settings.seed, ahead=ahead) as referee:
         halve(found, referee, watch, rewrite)
         if found.best is None and not found.interrupted and settings.policy == "nano":
             found.candidates += recipe_candidates(pattern, settings, device)

@@ -231,8 +231,7 @@ class CompilePool:
         pending = list(programs)
         answers: list[Binary | CompileError | None] = [None] * len(pending)
         queue = iter(range(len(pending)))
-        while len(self._crew) < min(self.workers, len(pending)):
-            self._crew.append(self._hire())
+        self.hire(len(pending))
         try:
             for worker in self._crew:
                 self._give(worker, next(queue, -1), pending)
@@ -252,6 +251,11 @@ class CompilePool:
             self.close()  # half-done workers would answer the next call with this one's results
             raise
         return [answer if answer is not None else CompileError("The compiler gave no answer.") for answer in answers]
+
+    def hire(self, programs: int) -> None:
+        """Start the workers that so many programs need, where there are fewer."""
+        while len(self._crew) < min(self.workers, programs):
+            self._crew.append(self._hire())
 
     def close(self) -> None:
         """End the workers; the pool can be used again and starts new ones."""

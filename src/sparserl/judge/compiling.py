@@ -40,6 +40,10 @@ class Compiler:
         self._pool = CompilePool(self.workers, arch, cache=True)
         self._host = _HostCompilers(self.workers) if backend == "sim" else None
 
+    def warm(self, programs: int) -> None:
+        """Start the processes that so many programs will need; to be called before the first batch."""
+        self._batches.submit(self._pool.hire, programs)
+
     def submit(self, sources: Sequence[Source]) -> Future[list[Compiled]]:
         """Start a batch; the future holds one answer a source, in order."""
         return self._batches.submit(self._batch, list(sources))

@@ -51,6 +51,10 @@ class Judge:
         """What the worker gave up before it ran anything."""
         return self._sandbox.hello.lockdown
 
+    def warm(self, programs: int) -> None:
+        """Start the compilers that so many programs will need."""
+        self._compiler.warm(programs)
+
     def open(self, pattern: Pattern, problem: Problem, seed: int | None = None, *, pooled: bool = False) -> Case:
         """A case on this machine. With a `seed` its numbers are the same every time; without, nobody can know them.
 
