@@ -6,7 +6,7 @@
 # --matrices  folder with the real matrices (NAME.mtx.gz); without it, generated ones alone
 # --corpus    what `sparserl train corpus` wrote; without it, the corpus is downloaded to OUT/corpus
 # --collection  what `sparserl train collect` wrote [OUT/collection]
-# --weights   begin fine-tuning with these, on what was measured alone: `src/sparserl/policy/nano` goes on where it stopped
+# --weights   begin fine-tuning on what was measured with these, such as `src/sparserl/policy/nano`
 # --budget    seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # --study     also the controls (blind, features, learnt) and what pretraining is worth (1, 10, 100 %, three seeds)
 # STAGE       corpus tokens collect estimate misfits encoder pretrain sft rank ship; all of them without one; and turns:
@@ -27,8 +27,8 @@ while (($#)); do
         *) stages+=("$1") && shift ;;
     esac
 done
-all=(corpus tokens collect estimate misfits encoder pretrain sft rank ship turns)
-((${#stages[@]})) || stages=("${all[@]:0:10}")
+all=(corpus tokens collect estimate misfits encoder pretrain sft rank ship)
+((${#stages[@]})) || stages=("${all[@]}")
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 collection=${collection:-$out/collection}
@@ -133,7 +133,7 @@ ship() {
 }
 
 for stage in "${stages[@]}"; do
-    [[ " ${all[*]} " == *" $stage "* ]] || { echo "one_gpu.sh: there is no stage '$stage': ${all[*]}" >&2 && exit 2; }
+    [[ " ${all[*]} turns " == *" $stage "* ]] || { echo "one_gpu.sh: there is no stage '$stage': ${all[*]} turns" >&2 && exit 2; }
     printf '== %s\n' "$stage"
     "$stage"
 done

@@ -35,24 +35,21 @@ def parse(text: str) -> Program:
     """Read a program's text. Raises ProgramError that names the line and shows the right form."""
     order = list(_FORMS)
     found: dict[str, list[tuple[int, str]]] = {key: [] for key in order}
-    reached, at, number = 0, 0, 0
-    while match := _HEADER.match(text, at):
-        number += 1
-        key = match[1]
+    lines, body = header(text)
+    reached = 0
+    for number, (key, said) in enumerate(lines, 1):
         if order.index(key) < reached:
             _fail(number, key, f"a '{key}' line may not follow a '{order[reached]}' line")
         if found[key] and key in ("layout", "bake"):
             _fail(number, key, f"there is already a '{key}' line")
         reached = order.index(key)
-        found[key].append((number, match[2].strip()))
-        at = min(match.end() + 1, len(text))
-    body = text[at:]
+        found[key].append((number, said))
     if not found["layout"]:
         _fail(1, "layout", "a program begins with its layout line")
     if not found["launch"]:
-        _fail(number + 1, "launch", "the header needs at least one 'launch' line before the body")
+        _fail(len(lines) + 1, "launch", "the header needs at least one 'launch' line before the body")
     if not body.strip():
-        raise ProgramError(f"Line {number + 1} of the program: the body with the kernels is missing.")
+        raise ProgramError(f"Line {len(lines) + 1} of the program: the body with the kernels is missing.")
     line, layout_text = found["layout"][0]
     try:
         layout = layouts.parse_line(layout_text)
@@ -65,6 +62,15 @@ def parse(text: str) -> Program:
         launches=tuple(_parse_launch(*entry) for entry in found["launch"]),
         body=body,
     )
+
+
+def header(text: str) -> tuple[list[tuple[str, str]], str]:
+    """The header lines that any text begins with, (key, what it says), and what follows them. Nothing is checked."""
+    lines, at = [], 0
+    while match := _HEADER.match(text, at):
+        lines.append((match[1], match[2].strip()))
+        at = min(match.end() + 1, len(text))
+    return lines, text[at:]
 
 
 def render(program: Program) -> str:

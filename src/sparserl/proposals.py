@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from sparserl import policies
 from sparserl.errors import SparseRLError
 from sparserl.findings import Candidate, Findings
+from sparserl.program import header
 from sparserl.records import Verdict
 from sparserl.search import choose
 
@@ -101,14 +102,9 @@ def _told(candidate: Candidate) -> Told:
 
 def _candidate(name: str, text: str) -> Candidate:
     """A program that no recipe made: its layout is what it says, and how it is launched tells it from others."""
-    said: dict[str, list[str]] = {"layout": [], "launch": []}
-    for line in text.splitlines():
-        key, colon, rest = line.removeprefix("// ").partition(": ")
-        if not line.startswith("// ") or not colon:
-            break
-        said.get(key, []).append(rest.strip())
-    launched = {"launch": " ".join(said["launch"])} if said["launch"] else {}
-    return Candidate(name, "".join(said["layout"]), launched, text, text.count("\n"))
+    lines, _ = header(text)
+    layout, launches = (" ".join(said for key, said in lines if key == asked) for asked in ("layout", "launch"))
+    return Candidate(name, layout, {"launch": launches} if launches else {}, text, text.count("\n"))
 
 
 def own_programs(path: Path) -> list[Candidate]:

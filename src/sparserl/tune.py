@@ -191,7 +191,8 @@ def explore(
 
     watch = progress or (lambda step: None)
     began = time.perf_counter()
-    watch(Progress("ranking" if settings.policy == "recipes" else "writing", 0, settings.candidates))
+    writes = settings.policy != "recipes" and policies.is_policy(settings.folder)
+    watch(Progress("writing" if writes else "ranking", 0, settings.candidates))
     ahead = Ahead(device.backend, settings.candidates)
     try:
         chosen, rewrite = first_candidates(pattern, settings, device, ahead.wait)

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -302,12 +302,10 @@ class FineTuning:
         return found
 
 
-def known_of(places: Places, folder: Path | None = None, samples: Path | None = None) -> Known:
-    """Read what a collection has: that of the places, or another with its own file of samples."""
-    where = folder or places.collection
-    collection = collected.load(where)
-    read = samples_of(collection.cases, samples or places.samples_file, places.matrices)
-    return Known(collection, read, read_misfits(where), {})
+def known_of(places: Places) -> Known:
+    """Read what a collection has."""
+    collection = collected.load(places.collection)
+    return Known(collection, matrix_samples(places, collection), read_misfits(places.collection), {})
 
 
 def lessons_of(config: SFTConfig, places: Places, known: Known) -> Lessons:
@@ -316,7 +314,8 @@ def lessons_of(config: SFTConfig, places: Places, known: Known) -> Lessons:
     own = lessons(known, config.rules, longest=config.longest, gap=gap, fraction=config.fraction, seed=config.loop.seed)
     if places.again is None or not config.again:
         return own
-    others = without(known_of(places, places.again, places.again_samples_file), known.collection)
+    earlier = replace(places, collection=places.again, samples=places.again_samples_file)
+    others = without(known_of(earlier), known.collection)
     return joined(own, lessons(others, config.rules, longest=config.longest, gap=gap), config.again)
 
 
