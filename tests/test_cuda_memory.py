@@ -8,9 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparserl.backends import cuda_memory
+from sparserl.backends import cuda_memory, cuda_pool
+from sparserl.backends.backend import Part
 from sparserl.backends.cuda_executable import CudaBuffer
 from sparserl.backends.cuda_memory import CudaMemory
+from sparserl.backends.cuda_pool import Pool
+from sparserl.backends.driver import StickyError
+from sparserl.errors import BackendError
 
 STREAM = 7
 WAITS = ("cuCtxSynchronize", "cuStreamSynchronize")
@@ -20,7 +24,16 @@ Said = list[tuple[Any, ...]]
 @pytest.fixture
 def said(monkeypatch: pytest.MonkeyPatch) -> Said:
     found: Said = []
-    monkeypatch.setattr(cuda_memory, "call", lambda *given: found.append(given))
+
+    def call(*given: Any) -> Any:
+        found.append(given)
+        return (len(found) << 20) if given[0] == "cuMemAllocAsync" else None
+
+    monkeypatch.setattr(cuda_memory, "call", call)
+    monkeypatch.setattr(cuda_pool, "call", call)
+    monkeypatch.setattr(
+        cuda_memory, "_from_torch", lambda total, _: SimpleNamespace(data_ptr=lambda: 1 << 20, numel=lambda: total)
+    )
     return found
 
 
@@ -36,9 +49,14 @@ def memory_of(said: Said, solo: bool) -> CudaMemory:
 
         return call
 
-    made.instruments = SimpleNamespace(**{name: kernel(name) for name in ("pad", "scatter", "inspect")})
-    empty = lambda total, **_: SimpleNamespace(data_ptr=lambda: 1 << 20, numel=lambda: total)  # noqa: E731
-    made._torch = SimpleNamespace(empty=empty, uint8=None, cuda=SimpleNamespace(OutOfMemoryError=MemoryError))
+    made.instruments = SimpleNamespace(**{name: kernel(name) for name in ("pad", "scatter", "inspect", "pick")})
+    made._pool = pool() if solo else None
+    return made
+
+
+def pool() -> Pool:
+    made = Pool.__new__(Pool)
+    made._stream, made.dead = STREAM, []
     return made
 
 
@@ -92,10 +110,41 @@ def test_a_library_with_streams_of_its_own_is_waited_for(said: Said) -> None:
     assert all(each[0] not in WAITS for each in said)
 
 
-def test_part_of_a_result_is_put_together_by_torch_once_all_is_done(
-    said: Said, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_part_of_a_result_is_put_together_on_the_device_and_fetched_alone(said: Said) -> None:
     memory = memory_of(said, solo=True)
-    monkeypatch.setattr(memory, "_read_part", lambda *given: said.append(("part",)))
-    memory.read(buffer(), np.dtype(np.float32), 64, SimpleNamespace())  # type: ignore[arg-type]
-    assert said[-2:] == [("cuCtxSynchronize",), ("part",)]
+    found = memory.read(buffer(), np.dtype(np.float32), 64, Part((1, 5), 16, "row"))
+    assert found.shape == (2 * 64 // 16,)
+    names = [each[0] for each in said]
+    assert names.index("pick") < names.index("cuMemcpyDtoHAsync") and names[-1] == "cuStreamSynchronize"
+    (fetched,) = [each for each in said if each[0] == "cuMemcpyDtoHAsync"]
+    assert fetched[3] == found.nbytes
+
+
+def test_what_nobody_holds_is_freed_with_the_next_allocation_and_in_the_order_of_the_stream(said: Said) -> None:
+    driver = pool()
+    first, second = driver.take(100), driver.take(200)
+    addresses = [first.data_ptr(), second.data_ptr()]
+    assert first.numel() == 100 and addresses[0] != addresses[1]
+    said.clear()
+    del first, second  # perhaps in the middle of a capture: nothing may be asked of the driver
+    assert said == [] and sorted(driver.dead) == sorted(addresses)
+    driver.take(300)
+    assert sorted(said[:2]) == [("cuMemFreeAsync", address, STREAM) for address in sorted(addresses)]
+    assert said[2] == ("cuMemAllocAsync", 300, STREAM) and len(driver.dead) <= 1
+
+
+def test_no_room_is_said_in_gigabytes_and_a_broken_device_as_it_is(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = memory_of(said, solo=True)
+
+    def fails(error: Exception) -> Any:
+        def take(_: int) -> Any:
+            raise error
+
+        return take
+
+    monkeypatch.setattr(memory._pool, "take", fails(BackendError("cuMemAllocAsync failed: OUT_OF_MEMORY")))
+    with pytest.raises(BackendError, match=r"no room for 3\.00 GB"):
+        memory.alloc(3_000_000_000)
+    monkeypatch.setattr(memory._pool, "take", fails(StickyError("cuMemFreeAsync failed: ILLEGAL_ADDRESS")))
+    with pytest.raises(StickyError, match="ILLEGAL"):
+        memory.alloc(8)

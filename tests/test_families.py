@@ -35,6 +35,10 @@ SMALL: dict[str, dict[str, Any]] = {
     "kkt": {"variables": 150, "constraints": 60, "per_hessian": 3.0, "per_constraint": 4.0, "linking": 1},
     "arrow": {"rows": 100, "border": 3, "diagonals": 5, "fill": 0.8},
     "permuted": {"of": "stencil2d", "how": "both", "nx": 10, "ny": 10},
+    "staircase": {"periods": 6, "rows": 30, "columns": 25, "per_row": 3.0, "carried": 2},
+    "hierarchy": {"leaf": 5, "levels": 5, "links": 2},
+    "communities": {"groups": 20, "members": 12, "inside": 5.0, "outside": 2.0},
+    "gaps": {"rows": 300, "diagonals": 12, "reach": 60, "segment": 10, "kept": 0.6},
 }
 FINGERPRINTS = {
     "stencil2d": "0a6df07cca478610",
@@ -57,6 +61,10 @@ FINGERPRINTS = {
     "kkt": "dfcbb2c16ef7cefb",
     "arrow": "9225efc1b2673299",
     "permuted": "f6fe74dd10a41ff2",
+    "staircase": "29773ba6eb08ccb8",
+    "hierarchy": "503ce1c1fbbcdfef",
+    "communities": "4406ee751edd34ff",
+    "gaps": "07f25fc87ed9c4f5",
 }
 
 
@@ -90,7 +98,8 @@ def test_another_seed_makes_another_pattern(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["stencil2d", "stencil3d", "mesh", "attachment", "road", "circuit", "kkt", "arrow", "permuted"]
+    "name",
+    ["stencil2d", "stencil3d", "mesh", "attachment", "road", "circuit", "kkt", "arrow", "permuted", "communities"],
 )
 def test_these_families_are_symmetric(name: str) -> None:
     assert is_symmetric(make(name, 3, **SMALL[name]))
@@ -152,6 +161,18 @@ def test_shapes_are_what_their_names_say() -> None:
     assert 0.85 < (empty.row_lengths == 0).mean() < 0.95
     heavy = make("powerlaw", 1, rows=20000, columns=20000, per_row=8.0, eighths=6)
     assert heavy.row_lengths.max() > 50 * heavy.row_lengths.mean()
+    stairs = make("staircase", 1, **SMALL["staircase"])
+    period = stairs.cols // 25 - stairs.row_index() // 30
+    assert stairs.shape == (180, 150) and set(period) == {-1, 0} and (period == -1).sum() <= 2 * 150
+    parts = make("hierarchy", 1, leaf=8, levels=4, links=1)
+    inside = parts.cols // 8 == parts.row_index() // 8
+    assert parts.shape == (128, 128) and inside.sum() == 128 * 8 and (~inside).sum() == 128 * 4
+    groups = make("communities", 1, groups=500, members=10, inside=4.0, outside=3.0, eighths=5)
+    alike = groups.cols // 10 == groups.row_index() // 10
+    assert 0.3 < alike.mean() < 0.7 and groups.row_lengths.max() > 10 * groups.row_lengths.mean()
+    gapped = make("gaps", 1, rows=4000, diagonals=20, reach=50, segment=100, kept=0.5)
+    fills = np.bincount(gapped.cols - gapped.row_index() + 50) / 4000
+    assert (fills > 0).sum() <= 20 and fills[50] == 1.0 and 0.2 < np.median(fills[fills > 0]) < 0.8
     assert make("tall", 1, **SMALL["tall"]).shape == (500, 8)
     assert make("wide", 1, **SMALL["wide"]).shape == (12, 400)
 

@@ -58,3 +58,31 @@ def test_zones_are_hashed_and_strange_bytes_counted_in_one_launch() -> None:
     strange = sum(byte != GUARD for byte in data[8501:8534])
     expected = [hashed(data[:4000].tobytes()), hashed(data[4096:5117].tobytes()), 2, strange]
     assert backend.read(y, np.dtype(np.uint64), 4).tolist() == expected
+
+
+PICKING = """
+extern "C" __global__ void pick_some(const unsigned* data, const int* columns, const float* x, unsigned* y)
+{
+    const Shape by_row = {6, 8, 3, 1}, by_column = {6, 8, 3, 0};
+    pick(y, data, columns, by_row);
+    pick(y + 18, data, columns, by_column);
+}
+"""
+
+
+def test_columns_are_picked_from_matrices_of_either_order() -> None:
+    source = instruments.SOURCE
+    kernel = source[source.index("struct Shape") : source.index("typedef unsigned short u16;")]
+    places = source[source.index("__device__ u64 place()") : source.index("__device__ void start_dependents")]
+    backend = SimBackend(nvrtc=False)
+    data, columns = np.arange(48, dtype=np.uint32), np.array([1, 4, 7], dtype=np.int32)
+    names = ("const unsigned*", "data"), ("const int*", "columns"), ("const float*", "x"), ("unsigned*", "y")
+    params = tuple(Param(name, ctype) for ctype, name in names)
+    text = "typedef unsigned long long u64;\n" + places + kernel + PICKING
+    job = Job(text, ("pick_some",), params, {}, (Launch("pick_some", 2, 32),), {})
+    held, x, y = backend.upload({"data": data, "columns": columns}), backend.alloc(8), backend.alloc(36 * 4)
+    report = backend.run(backend.prepare(backend.compile(job.source, job.kernels), job, held), x, y)
+    assert report.ok, report.reason
+    found = backend.read(y, np.dtype(np.uint32), 36)
+    np.testing.assert_array_equal(found[:18].reshape(6, 3), data.reshape(6, 8)[:, columns])
+    np.testing.assert_array_equal(found[18:].reshape(3, 6), data.reshape(8, 6)[columns])

@@ -190,7 +190,7 @@ def test_values_of_the_wrong_number_are_refused() -> None:
         ("beyond 16 bits", "rows index=abs16", "at most 65535 columns. Got 160000"),
         ("beyond 16 bits", "slices c=32 sigma=1 group=1 index=int16", "span fewer than 65535 columns"),
         ("single dense row", "diagonals fill=10 index=none", "at most 128"),
-        ("power law", "ell c=1 group=1 index=int32", "3 · nonzeros"),
+        ("power law", "ell c=1 group=1 index=int32", "6 · nonzeros"),
         ("power law", "tiles steps=32 threads=1024 order=step index=int32", "4 · nonzeros"),
         ("all rows empty", "diagonals fill=10 index=none", "no diagonal filled to 10 per cent"),
         ("random", "blocks b=8 order=row index=int32", "3 · nonzeros"),
@@ -209,7 +209,7 @@ def test_padding_is_refused_exactly_past_the_limit(text: str, shape: str) -> Non
     if reason and "slots" not in reason:
         return
     slots = layouts.LAYOUTS[line.name].pack(pattern, line).slots
-    times, spare = (4, 65536) if line.name == "tiles" else (3, 4096)
+    times, spare = {"tiles": (4, 65536), "ell": (6, 4096)}.get(line.name, (3, 4096))
     assert ("slots" in reason) == (slots > times * pattern.nonzeros + spare)
 
 

@@ -1,7 +1,7 @@
 """Which matrices may train the policy and which test it: named splits, stored in `splits.json`, fixed.
 
 train   generated matrices of the kept families with seeds of the training range, and the real ones of some groups
-dev     for every choice: real ones of other groups, other seeds of kept families, and one family withheld for it
+dev     for every choice: real ones of other groups, other seeds of kept families, and five families withheld for it
 seen    the generated evaluation matrices of kept families (other seeds and sizes than in training)
 unseen  matrices of the withheld families: those of the evaluation list and more that are drawn
 real    the real matrices of the remaining groups
@@ -37,7 +37,7 @@ def _stored() -> dict[str, Any]:
 
 
 def withheld_families() -> frozenset[str]:
-    """Families that no training matrix comes from: those of 'unseen' and the one of 'dev'."""
+    """Families that no training matrix comes from: those of 'unseen' and those of 'dev'."""
     return frozenset(_stored()["families"])
 
 

@@ -15,6 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
+from importlib import metadata
 from weakref import WeakValueDictionary
 
 from sparserl.backends import driver, nvrtc
@@ -31,12 +32,14 @@ MEMORY_TB_S = {"GH200": 4.9, "H200": 4.8, "H100 NVL": 3.9, "H100": 3.35, "B200":
 """datasheets, the first part of a name that fits; of others, what clock and bus width say"""
 
 
-def why_not(device: int = 0) -> str | None:
-    """None where a CUDA device is usable, else the reason and what to do."""
+def why_not(device: int = 0, solo: bool = False) -> str | None:
+    """None where a CUDA device is usable, else the reason and what to do. `solo`: without torch."""
     try:
         ctypes.CDLL("libcuda.so.1")  # a look before torch, whose import takes seconds
     except OSError:
         return "there is no NVIDIA driver (libcuda.so.1 can't be loaded): install it, or check LD_LIBRARY_PATH"
+    if solo:
+        return _why_not_driver(device)
     try:
         import torch
     except ImportError as error:
@@ -51,6 +54,17 @@ def why_not(device: int = 0) -> str | None:
         driver.bindings()
     except BackendError as error:
         return str(error)
+    return None
+
+
+def _why_not_driver(device: int) -> str | None:
+    try:
+        call("cuInit", 0)
+        count = int(call("cuDeviceGetCount"))
+    except BackendError as error:
+        return str(error)
+    if device >= count:
+        return f"the driver has {count} CUDA devices, none with the number {device}: check CUDA_VISIBLE_DEVICES"
     return None
 
 
@@ -70,7 +84,7 @@ class CudaBackend(CudaMemory):
 
     def __init__(self, device: int = 0, solo: bool = False) -> None:
         """`solo`: nothing else in this process works on the device (see `CudaMemory`)."""
-        reason = why_not(device)
+        reason = why_not(device, solo)
         if reason is not None:
             raise BackendError(f"The cuda backend can't be used: {reason}; or use the simulator: --device sim.")
         super().__init__(device, solo)
@@ -80,15 +94,16 @@ class CudaBackend(CudaMemory):
     @cached_property
     def bench(self) -> Bench:
         """What times things; the first use measures the L2."""
-        return Bench(self.stream, self.instruments, self.alloc, int(self._properties.L2_cache_size))
+        return Bench(self.stream, self.instruments, self.alloc, self.l2_bytes)
 
     @cached_property
     def _device(self) -> Device:
-        name, version = str(self._properties.name), int(call("cuDriverGetVersion"))
+        version = int(call("cuDriverGetVersion"))
+        name = str(call("cuDeviceGetName", 256, call("cuDeviceGet", self.device_index)).rstrip(b"\0").decode())
         versions = {
             "driver": f"{version // 1000}.{version % 1000 // 10}",
             "nvrtc": nvrtc.version(),
-            "torch": str(self._torch.__version__),
+            "torch": metadata.version("torch"),
             "cusparse": _cusparse_version(),
         }
         known = [speed for part, speed in MEMORY_TB_S.items() if part in name]
@@ -97,7 +112,7 @@ class CudaBackend(CudaMemory):
             name=name,
             arch=self.arch,
             sms=self.sms,
-            l2_bytes=int(self._properties.L2_cache_size),
+            l2_bytes=self.l2_bytes,
             memory_tb_s=known[0] if known else self._bus_tb_s(),
             l2_tb_s=self.bench.l2_tb_s(),
             versions=versions,

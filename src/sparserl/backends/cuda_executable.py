@@ -32,17 +32,12 @@ class CudaBuffer:
     """Device memory between two guard zones, the second one beginning at the very next byte."""
 
     def __init__(self, raw: Any, size_bytes: int) -> None:
-        self._raw = raw  # the torch tensor that owns the memory
+        self._raw = raw  # who owns the memory: a torch tensor, or `cuda_pool.Pooled`
         self.start: int = raw.data_ptr()
         self.pointer = self.start + GUARD_BYTES
         self.size_bytes = size_bytes
         self.end: int = self.start + raw.numel()
         self.watchers: WeakSet[Watcher] = WeakSet()
-
-    @property
-    def bytes(self) -> Any:
-        """Its contents as a torch tensor."""
-        return self._raw[GUARD_BYTES : GUARD_BYTES + self.size_bytes]
 
 
 class _Bound:

@@ -1,9 +1,9 @@
-"""Device memory of the `cuda` backend: torch's, between guard zones, written and read on one stream.
+"""Device memory of the `cuda` backend, between guard zones, written and read on one stream.
 
-Everything blocks and waits for the whole device, because users' streams don't wait for ours; or, `solo`, only for
-answers: where nothing but this backend works on the device in this process, what it is told to do comes in order on its
-stream. Among processes that share a GPU every wait may last until the others had their slices, and a check of the judge
-had twenty of them.
+It is torch's, and everything blocks and waits for the whole device, because users' streams don't wait for ours; or,
+`solo`, it is the driver's (`cuda_pool`) and only answers are waited for: where nothing but this backend works on the
+device in this process, what it is told to do comes in order on its stream. Among processes that share a GPU every wait
+may last until the others had their slices, and a check of the judge had twenty of them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ import numpy as np
 from sparserl.backends import driver
 from sparserl.backends.backend import Buffer, Part
 from sparserl.backends.cuda_executable import GUARD_BYTES, CudaBuffer
-from sparserl.backends.driver import call
-from sparserl.backends.instruments import Instruments
+from sparserl.backends.cuda_pool import Pool
+from sparserl.backends.driver import StickyError, call
+from sparserl.backends.instruments import Instruments, Picked
 from sparserl.errors import BackendError
 from sparserl.values import store
 
@@ -29,6 +30,29 @@ ZONES = 1024
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+def _primary_context(device: int) -> Any:
+    """The one that libraries share."""
+    call("cuInit", 0)
+    return call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", device))
+
+
+def _context_of_torch(device: int) -> Any:
+    import torch
+
+    with torch.cuda.device(device):
+        torch.empty(1, dtype=torch.uint8, device="cuda")  # torch makes the context that everything here shares
+        return call("cuCtxGetCurrent")
+
+
+def _from_torch(size_bytes: int, device: int) -> Any:
+    import torch
+
+    try:
+        return torch.empty(size_bytes, dtype=torch.uint8, device=f"cuda:{device}")
+    except torch.cuda.OutOfMemoryError as error:
+        raise MemoryError from error
+
+
 class CudaMemory:
     """One device's context, a stream of its own, and the memory half of the Protocol of `backend.py`."""
 
@@ -36,20 +60,16 @@ class CudaMemory:
 
     def __init__(self, device: int, solo: bool) -> None:
         """`solo`: nothing in this process works on the device but this backend, on its one stream."""
-        import torch
-
-        self._torch = torch
         self.device_index, self._solo = device, solo
-        with torch.cuda.device(device):
-            torch.empty(1, dtype=torch.uint8, device="cuda")  # torch makes the context that everything here shares
-            self._context = call("cuCtxGetCurrent")
+        self._context = _primary_context(device) if solo else _context_of_torch(device)
         self.enter()
-        self._properties = torch.cuda.get_device_properties(device)
-        self.arch = f"sm_{self._properties.major}{self._properties.minor}"
-        self.sms = int(self._properties.multi_processor_count)
+        self.arch = f"sm_{self._attribute('COMPUTE_CAPABILITY_MAJOR')}{self._attribute('COMPUTE_CAPABILITY_MINOR')}"
+        self.sms = self._attribute("MULTIPROCESSOR_COUNT")
+        self.l2_bytes = self._attribute("L2_CACHE_SIZE")
         non_blocking = driver.bindings().CUstream_flags.CU_STREAM_NON_BLOCKING
         self._stream_owner = call("cuStreamCreate", int(non_blocking))
         self.stream = int(self._stream_owner)
+        self._pool = Pool(device, self.stream) if solo else None
         self.instruments = Instruments(self.arch, self.sms, self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
         self._table = self.alloc(4 * 8 * ZONES)
 
@@ -83,8 +103,10 @@ class CudaMemory:
         self.enter()
         total = GUARD_BYTES + -(-size_bytes // 256) * 256 + GUARD_BYTES
         try:
-            raw = self._torch.empty(total, dtype=self._torch.uint8, device=f"cuda:{self.device_index}")
-        except self._torch.cuda.OutOfMemoryError as error:
+            raw = _from_torch(total, self.device_index) if self._pool is None else self._pool.take(total)
+        except StickyError:
+            raise
+        except (BackendError, MemoryError) as error:
             raise BackendError(
                 f"The device has no room for {size_bytes / 1e9:.2f} GB: free some memory or take a smaller matrix."
             ) from error
@@ -127,7 +149,6 @@ class CudaMemory:
         self._fits(buffer, count * np.dtype(dtype).itemsize, "read")
         self._in_order()
         if part is not None and count:
-            self.settle()  # torch works on another stream
             return self._read_part(buffer, np.dtype(dtype), count, part)
         data = np.empty(count, dtype=dtype)
         self._fetch(data, buffer.pointer)
@@ -135,14 +156,14 @@ class CudaMemory:
 
     def _read_part(self, buffer: Buffer, dtype: np.dtype[Any], count: int, part: Part) -> Array:
         """Put together on the device: the way to the host is what a wide C costs."""
-        assert isinstance(buffer, CudaBuffer)
-        torch, size = self._torch, dtype.itemsize
-        whole = buffer.bytes[: count * size].view({2: torch.int16, 4: torch.int32, 8: torch.int64}[size])
-        columns = torch.from_numpy(np.asarray(part.columns, dtype=np.int64)).to(whole.device)
-        by_row = part.order == "row"
-        kept = whole.view(-1, part.wide) if by_row else whole.view(part.wide, -1)
-        found: Array = kept.index_select(int(by_row), columns).cpu().numpy()
-        return found.ravel().view(dtype)
+        columns = np.asarray(part.columns, dtype=np.int32)
+        found = np.empty(count // part.wide * len(columns), dtype=dtype)
+        which, kept = self.upload({"columns": columns})["columns"], self.alloc(found.nbytes)
+        shape = Picked(count // part.wide, part.wide, len(columns), part.order == "row")
+        places = kept.pointer, buffer.pointer, which.pointer
+        self.instruments.pick(dtype.itemsize, *places, shape, stream=self.stream).launch()
+        self._fetch(found, kept.pointer)
+        return found
 
     def fill(self, buffer: Buffer, byte: int) -> None:
         self._in_order()

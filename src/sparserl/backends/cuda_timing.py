@@ -159,13 +159,12 @@ class Bench:
         size_bytes = elements * numbers.itemsize
         buffer = self._alloc(max(size_bytes, 1))
         if first.nbytes:
-            call("cuMemcpyHtoD", buffer.pointer, first.ctypes.data, first.nbytes)
+            call("cuMemcpyHtoDAsync", buffer.pointer, first.ctypes.data, first.nbytes, self._stream)
         filled = first.nbytes
         while 0 < filled < size_bytes:
             more = min(filled, size_bytes - filled)
-            call("cuMemcpyDtoD", buffer.pointer + filled, buffer.pointer, more)
+            call("cuMemcpyDtoDAsync", buffer.pointer + filled, buffer.pointer, more, self._stream)
             filled += more
-        call("cuCtxSynchronize")  # our stream does not wait for copies on the default one
         return buffer
 
     def _between(self, plan: TimingPlan, x: Buffer, flushed: Buffer | None) -> Call | None:

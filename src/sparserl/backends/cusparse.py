@@ -15,7 +15,7 @@ import ctypes
 import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -237,15 +237,24 @@ def _library() -> _Library:
 
 
 def _load() -> ctypes.CDLL:
-    """The one torch has loaded, else one beside the installed packages or in the CUDA toolkit."""
+    """The one that torch loads, or has loaded; else one that the machine knows or the CUDA toolkit has."""
     name = "libcusparse.so.12"
-    roots = [Path(entry) / "nvidia" for entry in sys.path if entry.endswith("site-packages")]
-    roots += [Path(os.environ[key]) for key in ("CUDA_HOME", "CUDA_PATH") if os.environ.get(key)]
-    found = [str(path) for root in roots if root.is_dir() for path in sorted(root.rglob(name))]
-    for candidate in (name, *found):
+    for candidate in _places(name):
         with suppress(OSError):
             return ctypes.CDLL(candidate)
     raise BackendError(f"{name} is nowhere to be found: install a CUDA build of torch, or set CUDA_HOME.")
+
+
+def _places(name: str) -> Iterator[str]:
+    if "torch" in sys.modules:
+        yield name
+    for entry in sys.path:
+        if entry.endswith(("site-packages", "dist-packages")):
+            yield from map(str, sorted(Path(entry, "nvidia").glob(f"*/lib/{name}")))
+    yield name
+    for root in (os.environ.get(key) for key in ("CUDA_HOME", "CUDA_PATH")):
+        if root:
+            yield from map(str, sorted(Path(root).rglob(name)))
 
 
 # ---- one variant

@@ -159,11 +159,22 @@ template <class T> __device__ void pad(T* target, T value, u64 count)
 {
     for (u64 k = place(); k < count; k += stride()) target[k] = value;
 }
+struct Shape { u64 rows, wide; int kept, by_row; };
+// Some columns of a matrix of rows x wide items, in the order that they are stored in.
+template <class T> __device__ void pick(T* target, const T* from, const int* columns, Shape s)
+{
+    for (u64 i = place(); i < s.rows * s.kept; i += stride())
+        target[i] = s.by_row ? from[i / s.kept * s.wide + columns[i % s.kept]]
+                             : from[columns[i / s.rows] * s.rows + i % s.rows];
+}
 typedef unsigned short u16;
 typedef unsigned int u32;
 extern "C" __global__ void scatter2(u16* t, const u16* v, const int* s, int n) { scatter(t, v, s, n); }
 extern "C" __global__ void scatter4(u32* t, const u32* v, const int* s, int n) { scatter(t, v, s, n); }
 extern "C" __global__ void scatter8(u64* t, const u64* v, const int* s, int n) { scatter(t, v, s, n); }
+extern "C" __global__ void pick2(u16* t, const u16* f, const int* c, Shape s) { pick(t, f, c, s); }
+extern "C" __global__ void pick4(u32* t, const u32* f, const int* c, Shape s) { pick(t, f, c, s); }
+extern "C" __global__ void pick8(u64* t, const u64* f, const int* c, Shape s) { pick(t, f, c, s); }
 extern "C" __global__ void pad2(u16* t, u64 value, u64 n) { pad(t, (u16)value, n); }
 extern "C" __global__ void pad4(u32* t, u64 value, u64 n) { pad(t, (u32)value, n); }
 extern "C" __global__ void pad8(u64* t, u64 value, u64 n) { pad(t, value, n); }
@@ -171,11 +182,17 @@ extern "C" __global__ void pad8(u64* t, u64 value, u64 n) { pad(t, value, n); }
 
 KERNELS = (
     "empty", "empty_dependent", "ruin_shared", "slow_copy", "touch", "flush", "discard", "copy", "read_repeatedly",
-    "inspect", "scatter2", "scatter4", "scatter8", "pad2", "pad4", "pad8",
+    "inspect", "scatter2", "scatter4", "scatter8", "pick2", "pick4", "pick8", "pad2", "pad4", "pad8",
 )  # fmt: skip
 THREADS = 256
 LINE = 128
 """bytes of a line of the L2"""
+
+
+class Picked(ctypes.Structure):
+    """A matrix of rows x wide items, how many of its columns are kept, and whether it is stored by rows."""
+
+    _fields_ = (("rows", ctypes.c_uint64), ("wide", ctypes.c_uint64), ("kept", ctypes.c_int), ("by_row", ctypes.c_int))
 
 
 class Instruments:
@@ -245,6 +262,11 @@ class Instruments:
         """target[slot_of[k]] = values[k], items of `width` bytes."""
         slots = [pointer(target), pointer(values), pointer(slot_of), ctypes.c_int(count)]
         return self._call(f"scatter{width}", self._wide(count), slots, stream)
+
+    def pick(self, width: int, target: int, source: int, columns: int, shape: Picked, *, stream: int) -> Call:
+        """Of a matrix of items of `width` bytes, some columns alone."""
+        slots = [pointer(target), pointer(source), pointer(columns), shape]
+        return self._call(f"pick{width}", self._wide(shape.rows * shape.kept), slots, stream)
 
     def pad(self, width: int, target: int, bits: int, count: int, stream: int) -> Call:
         slots = [pointer(target), ctypes.c_uint64(bits), ctypes.c_uint64(count)]

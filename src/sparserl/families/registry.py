@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from sparserl.errors import MatrixError
-from sparserl.families import building, graphs, meshes, shapes
+from sparserl.families import building, graphs, layered, meshes, shapes
 from sparserl.matrix import Pattern
 
 Params = dict[str, Any]
@@ -252,6 +252,45 @@ def _permuted(rng: np.random.Generator, nnz: float, per_row: float) -> Params:
     }
 
 
+def _staircase(rng: np.random.Generator, nnz: float, per_row: float) -> Params:
+    carried = _pick(rng, 1, 2, 4)
+    periods = _whole(_between(rng, 4, 100))
+    own = max(1.0, per_row - carried)
+    rows = _whole(nnz / ((own + carried) * periods), 4)
+    columns = _whole(max(rows * _pick(rng, 0.7, 1.0, 2.0), 2 * own), 4)
+    return {"periods": periods, "rows": rows, "columns": columns, "per_row": round(own, 3), "carried": carried}
+
+
+def _hierarchy(rng: np.random.Generator, nnz: float, per_row: float) -> Params:
+    leaf = _whole(min(max(2.0, per_row / 2), 64.0))
+    links = _pick(rng, 1, 1, 2)
+    levels = 1
+    while (leaf << levels) * (leaf + links * (levels + 1)) < nnz * 0.7:
+        levels += 1
+    return {"leaf": leaf, "levels": levels, "links": links}
+
+
+def _communities(rng: np.random.Generator, nnz: float, per_row: float) -> Params:
+    members = _whole(_between(rng, 8, 400))
+    share = _pick(rng, 0.1, 0.3, 0.6)
+    inside = min(per_row * (1 - share), members / 2)
+    return {
+        "groups": _whole(nnz / ((inside + per_row * share) * members), 2),
+        "members": members,
+        "inside": round(inside, 3),
+        "outside": round(per_row * share, 3),
+        "eighths": _pick(rng, 3, 4, 5),
+    }
+
+
+def _gaps(rng: np.random.Generator, nnz: float, per_row: float) -> Params:
+    kept = _pick(rng, 0.9, 0.5, 0.2)
+    diagonals = min(_whole(per_row / kept, 3), 400)
+    rows = _whole(nnz / max(1.0, diagonals * kept), 8)
+    reach = _whole(min(rows / 2, diagonals * _between(rng, 1.0, 200.0)), 2)
+    return {"rows": rows, "diagonals": diagonals, "reach": reach, "segment": _pick(rng, 8, 100, 1000), "kept": kept}
+
+
 def _aspect(rng: np.random.Generator) -> float:
     """Columns over rows, as often square, wide and tall as in the collection (see `drawing.FITTED`)."""
     u = rng.random()
@@ -284,4 +323,9 @@ FAMILIES: Mapping[str, Family] = {
     "kkt": Family(shapes.kkt, _kkt, 6, local=True),
     "arrow": Family(shapes.arrow, _arrow, 3, local=True),
     "permuted": Family(permuted, _permuted, 12),
+    # for choices alone (the dev split): never drawn
+    "staircase": Family(layered.staircase, _staircase, 0),
+    "hierarchy": Family(layered.hierarchy, _hierarchy, 0),
+    "communities": Family(layered.communities, _communities, 0),
+    "gaps": Family(layered.gaps, _gaps, 0),
 }

@@ -39,8 +39,6 @@ def gpu_of(backend: str) -> str:
     if backend != "cuda":
         return ""
     with suppress(ImportError, SparseRLError):  # who opens the backend says what is missing
-        import torch  # noqa: F401 - takes seconds, during which nobody has to wait for this process
-
         from sparserl.backends.driver import call
 
         call("cuInit", 0)

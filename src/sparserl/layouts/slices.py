@@ -255,6 +255,16 @@ class Slices:
             yield from slice_entries(reader, rows[s * c : s * c + c], s, (start[s], start[s + 1]), group)
 
 
+ELL_PADDING = 6
+"""slots a nonzero that are admitted. Recipes stay below three: what is near that limit is slow, and not refused"""
+
+
+def ell_slots(pattern: Pattern, line: LayoutLine) -> int:
+    """Slots of all rows in one width."""
+    c = line.number("c")
+    return div_up(pattern.rows, c) * c * round_up(row_lengths(pattern).longest, line.number("group"))
+
+
 class Ell:
     """All rows in one width."""
 
@@ -269,10 +279,9 @@ class Ell:
         return round_up(row_lengths(pattern).longest, line.number("group"))
 
     def admits(self, pattern: Pattern, line: LayoutLine) -> str | None:
-        c, width = line.number("c"), self._width(pattern, line)
-        slots = div_up(pattern.rows, c) * c * width
-        return refuse_slots(self.name, slots, pattern.nonzeros) or refuse_columns(
-            line, pattern.columns, lambda: spans_by_sigma(pattern, 1)[c]
+        slots = ell_slots(pattern, line)
+        return refuse_slots(self.name, slots, pattern.nonzeros, ELL_PADDING) or refuse_columns(
+            line, pattern.columns, lambda: spans_by_sigma(pattern, 1)[line.number("c")]
         )
 
     def pack(self, pattern: Pattern, line: LayoutLine) -> Packed:

@@ -30,7 +30,7 @@ from sparserl.recipes import (
 )
 from sparserl.recipes.cost import Summary, estimates_us, summarise
 from sparserl.recipes.fits import unfit
-from sparserl.recipes.writer import Recipe
+from sparserl.recipes.writer import Recipe, Setting
 from sparserl.records import LayoutLine, Mode, Problem
 
 __all__ = ["Recipe", "admissible", "candidates", "space", "summarise"]
@@ -40,10 +40,13 @@ SPMV_WRITERS = (rows, filled, slices, split, tiles, bins, diagonals, hybrid, ent
 
 @lru_cache(maxsize=16)
 def space(problem: Problem) -> tuple[Recipe, ...]:
-    """Every distinct recipe program for a problem, in a fixed order."""
-    found: dict[str, Recipe] = {}
+    """Every recipe for a problem, in a fixed order.
+
+    Two may have one text: a tile with and without cut rows, diagonals with and without a tail. A matrix admits one.
+    """
+    found: dict[tuple[Setting, ...], Recipe] = {}
     for recipe in _all(problem):
-        found.setdefault(recipe.text, recipe)
+        found.setdefault((recipe.text, recipe.setting("split"), recipe.setting("tail_lanes")), recipe)
     return tuple(found.values())
 
 

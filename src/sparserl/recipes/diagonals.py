@@ -1,6 +1,7 @@
 """Diagonals: no column indices at all, half of CSR's bytes. The offsets are compiled in.
 
-What does not lie on a kept diagonal is added by a second, small launch.
+What does not lie on a kept diagonal is added by a second, small launch; where all does, that launch has no blocks and
+is not made.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def tail_kernel(lanes: int, pdl: bool, columns: str = "tail_cols[j]", value: str
 def by_diagonal(
     problem: Problem, *, fill: int, rows_each: int, threads: int, load: str, lanes: int, pdl: bool
 ) -> Recipe:
-    """A thread has `rows_each` neighbouring rows. `lanes` > 0 adds the tail's launch."""
+    """A thread has `rows_each` neighbouring rows. `lanes`: threads a row in the tail; 0: for matrices without one."""
     name = "stream_load" if load == "stream" else "load"
     one = "stream(vals + d * stride + row)" if load == "stream" else "vals[d * stride + row]"
     several = rows_each > 1
@@ -59,7 +60,7 @@ def by_diagonal(
         {when(several, "}")}
     """)
     grid = f"div_up(rows, {threads * rows_each})"
-    kernels = [Kernel("spmv", grid, threads, body, pdl=pdl)] + ([tail_kernel(lanes, pdl)] if lanes else [])
+    kernels = [Kernel("spmv", grid, threads, body, pdl=pdl), tail_kernel(lanes or 1, pdl)]
     return make(
         "diagonals", problem, line("diagonals", "none", fill=fill), kernels, bake=("PADDED", "DIAGONALS", "OFFSETS"),
         rows_each=rows_each, threads=threads, load=load, tail_lanes=lanes, pdl=pdl,

@@ -1,9 +1,17 @@
-"""Which matrices a recipe is for, beyond what its layout admits: limits of registers, shared memory and patience."""
+"""Which matrices a recipe is for, beyond what its layout admits: limits of registers, shared memory and patience.
+
+Every recipe is right on every matrix that its layout admits: one that is unfit is slow there, or another one has the
+same text. So a policy that misreads a matrix loses speed, not the result.
+"""
 
 from __future__ import annotations
 
+from sparserl.layouts.layout import refuse_slots
+from sparserl.layouts.slices import ell_slots
+from sparserl.matrix import Pattern
 from sparserl.recipes.summary import Summary
 from sparserl.recipes.writer import Recipe
+from sparserl.records import LayoutLine
 
 SHARED_BYTES = 200_000
 """of the 227 KB a block may have on Hopper; the rest is for the primitives' own"""
@@ -15,14 +23,11 @@ FEW_LANES = ("row_lanes", "row_persistent", "row_staged", "nonempty_lanes", "sli
 """families that give a row a fixed number of lanes, however long it is"""
 
 
-def wrong(recipe: Recipe, summary: Summary) -> str | None:
-    """None, or why this recipe's results would be wrong, although its layout admits the matrix."""
-    if recipe.family == "tile" and not recipe.setting("split") and _splits(recipe, summary):
-        return "a row is longer than a block holds"
-    if recipe.family == "diagonals" and not recipe.setting("tail_lanes"):
-        outside = summary.diagonals(recipe.layout.number("fill"))[1]
-        return f"{outside} entries lie outside the diagonals" if outside else None
-    return None
+def padded(pattern: Pattern, layout: LayoutLine) -> str | None:
+    """None, or why recipes leave this layout alone, although it admits the matrix: it would be padding mostly."""
+    if layout.name != "ell":
+        return None
+    return refuse_slots("ell", ell_slots(pattern, layout), pattern.nonzeros)
 
 
 def _splits(recipe: Recipe, summary: Summary) -> bool:
@@ -31,8 +36,6 @@ def _splits(recipe: Recipe, summary: Summary) -> bool:
 
 def unfit(recipe: Recipe, summary: Summary) -> str | None:
     """None, or why this recipe is not for this matrix."""
-    if (reason := wrong(recipe, summary)) is not None:
-        return reason
     pattern, problem, longest = summary.pattern, summary.problem, summary.longest
     lanes = int(recipe.setting("lanes", 1))
     group = int(recipe.layout.get("group", "1"))
@@ -57,16 +60,18 @@ def unfit(recipe: Recipe, summary: Summary) -> str | None:
         return f"rows of up to {longest} entries are too short to share"
     if recipe.family == "spmm_bins" and longest <= recipe.layout.number("long"):
         return "no row is long enough for a block of its own"
-    if recipe.family == "tile" and recipe.setting("split") and not _splits(recipe, summary):
-        return "no row needs to be split"
+    if recipe.family == "tile" and bool(recipe.setting("split")) != _splits(recipe, summary):
+        return "no row needs to be split" if recipe.setting("split") else "a row is longer than a block holds"
+    if (reason := padded(pattern, recipe.layout)) is not None:
+        return reason
     if recipe.family == "split_slices" and longest <= recipe.layout.number("long"):
         return "no row is long enough to leave the slices"
     if recipe.family == "diagonals":
         kept, outside = summary.diagonals(recipe.layout.number("fill"))
         if kept * int(recipe.setting("rows_each")) > 2 * HELD_ENTRIES:
             return f"{kept} diagonals don't fit into registers"
-        if recipe.setting("tail_lanes") and not outside:
-            return "no entry lies outside the diagonals"
+        if bool(recipe.setting("tail_lanes")) != bool(outside):
+            return f"{outside} entries lie outside the diagonals"
     if recipe.layout.name in ("nonempty", "filled") and not summary.lengths.empty:
         return "there are no empty rows"
     if recipe.family == "column_blocks" and not 0 < pattern.columns <= 200 * recipe.layout.number("width"):

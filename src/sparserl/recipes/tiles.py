@@ -2,7 +2,7 @@
 
 The address of a thread's entries follows from its number alone, so columns and values are on their way at once; which
 row they belong to is read beside them. Long rows are cut into pieces, one block each, and added up in fixed order by
-the block that finishes last.
+the block that finishes last. How many pieces there are is compiled in, so where no row is cut nothing of it is left.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PIECES = (
 def by_tile(
     problem: Problem, *, steps: int, threads: int, order: str, load: str, index: str, pdl: bool, split: bool
 ) -> Recipe:
-    """`split`: rows may be longer than a block holds."""
+    """`split`: for matrices with rows longer than a block holds. The text is the same: it is right for all of them."""
     based = index == "int16"
     vector = order == "lane" and steps > 1
     name = "stream_load" if load == "stream" else "load"
@@ -60,7 +60,7 @@ def by_tile(
         if (leads)
         for (int w = 1; w < lanes / 32; ++w) sum += warps[thread / 32 + w];
         }}
-        {when(split, f'''if (blockIdx.x < pieces) {{
+        if (PIECES > 0 && blockIdx.x < PIECES) {{
         const int piece = piece_info[blockIdx.x] >> 12, count = piece_info[blockIdx.x] & 4095;
         if (count > 1) {{
         if (thread == 0) partial[blockIdx.x] = sum;
@@ -69,12 +69,12 @@ def by_tile(
         for (int i = thread; i < count; i += {threads}) sum += fresh(partial + piece + i);
         sum = block_sum<{threads}>(sum);
         }}
-        }}''')}
+        }}
         if (row >= 0) y[row] = sum;
     """)
     return make(
         "tile", problem, line("tiles", index, steps=steps, threads=threads, order=order),
-        [Kernel("spmv", "blocks", threads, body, pdl=pdl)], workspaces=PIECES if split else (),
+        [Kernel("spmv", "blocks", threads, body, pdl=pdl)], bake=("PIECES",), workspaces=PIECES,
         load=load, pdl=pdl, split=split,
     )  # fmt: skip
 

@@ -1,13 +1,13 @@
-"""Misfits: programs that are fast on some matrix and would be wrong, or refused, on the one at hand.
+"""Misfits: programs that are fast on some matrix and would be refused, or padding mostly, on the one at hand.
 
     sparserl train misfits --collection DIR [--each 4]
 
-A recipe may rely on what a matrix is like: that no row is longer than a tile, that nothing lies outside the diagonals,
-that padding stays small. A collection has it only where that holds, so nothing there says how it fares elsewhere; yet
+A layout may refuse a matrix, because padding would be too much or columns too many for 16 bits, and recipes keep a
+margin to such limits. A collection has a program only where it fits, so nothing there says how it fares elsewhere; yet
 it is what a policy writes for a matrix that it misreads. For every matrix, programs are drawn from those that
 fine-tuning learns from on others, and the ones that don't fit are written to `misfits.jsonl`, each with the reason.
-`forks` takes them for worse ways. No GPU is needed: that they don't fit follows from the pattern
-(`recipes.fits.wrong`, `layouts.admits`). Variants go by the recipe that they come from.
+`forks` takes them for worse ways. No GPU is needed: that they don't fit follows from the pattern (`layouts.admits`,
+`recipes.fits.padded`).
 
 Not covered: programs that are merely slow there, which `forks` has from the clock.
 """
@@ -16,25 +16,22 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 from sparserl import layouts
-from sparserl.bench.archive import sha
 from sparserl.errors import ProgramError
 from sparserl.lifetime import helpers
 from sparserl.program import parse
-from sparserl.recipes import Recipe, space, summarise
-from sparserl.recipes.fits import wrong
-from sparserl.records import Problem
+from sparserl.recipes.fits import padded
+from sparserl.records import LayoutLine
 from sparserl.store import append_jsonl, read_jsonl
 from sparserl.train.chosen import ChoiceRules, choose
 from sparserl.train.collected import Collection
-from sparserl.train.encode_times import read_problem
 from sparserl.train.samples import load_pattern
 
 MISFITS = "misfits.jsonl"
@@ -49,23 +46,13 @@ class Suspect:
     """A program that may not fit."""
 
     program: str
-    recipe: Recipe
-    """of a variant: that of its parent, with the layout that its own text names"""
+    layout: LayoutLine
 
 
-@cache
-def _by_text(problem: Problem) -> Mapping[str, Recipe]:
-    return {sha(recipe.text): recipe for recipe in space(problem)}
-
-
-def suspect(program: str, collection: Collection, problem: Problem) -> Suspect | None:
-    """A program with its recipe; None where no recipe of today stands behind it."""
-    known, text = _by_text(problem), collection.texts[program]
-    recipe = next((known[name] for name in (program, *text.parents) if name in known), None)
-    if recipe is None:
-        return None
+def suspect(program: str, collection: Collection) -> Suspect | None:
+    """A program with its layout; None where it can't be read."""
     try:
-        return Suspect(program, replace(recipe, layout=parse(text.text).layout, text=""))
+        return Suspect(program, parse(collection.texts[program].text).layout)
     except ProgramError:
         return None
 
@@ -78,8 +65,7 @@ def suspects(collection: Collection, rules: ChoiceRules) -> dict[str, list[tuple
         weights[each.problem][each.program] += each.weight  # type: ignore[assignment]  # a Counter of floats
     found: dict[str, list[tuple[Suspect, float]]] = {}
     for name, counted in weights.items():
-        problem = read_problem(name)
-        both = [(suspect(program, collection, problem), float(weight)) for program, weight in sorted(counted.items())]
+        both = [(suspect(program, collection), float(weight)) for program, weight in sorted(counted.items())]
         found[name] = [(one, weight) for one, weight in both if one is not None]
     return found
 
@@ -103,16 +89,14 @@ def find(task: Task, each: int, matrices: Path | None) -> list[dict[str, Any]]:
     pattern = load_pattern(name, split, source, matrices)
     lines = []
     for problem, ones in problems:
-        summary = summarise(pattern, read_problem(problem))
         found: dict[str, str] = {}
         kinds: Counter[str] = Counter()
         for one in ones:
-            layout = one.recipe.layout
-            if len(found) == each or kinds[layout.name] == ALIKE:
+            if len(found) == each or kinds[one.layout.name] == ALIKE:
                 continue
-            if reason := layouts.admits(pattern, layout) or wrong(one.recipe, summary):
+            if reason := layouts.admits(pattern, one.layout) or padded(pattern, one.layout):
                 found[one.program] = reason
-                kinds[layout.name] += 1
+                kinds[one.layout.name] += 1
         lines.append({"case": name, "problem": problem, "misfits": found})
     return lines
 

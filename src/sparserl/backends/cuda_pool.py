@@ -1,0 +1,48 @@
+"""The driver's own memory, in the order of one stream: what torch's is elsewhere, without the seconds that torch takes.
+
+For a process in which nothing but one backend works on the device: the judge's worker, of which a spare starts beside
+every timing. What is freed stays with the process and serves the next one.
+"""
+
+from __future__ import annotations
+
+from sparserl.backends import driver
+from sparserl.backends.driver import call
+
+KEPT_BYTES = 2**62
+"""what the pool keeps when nobody holds it: all"""
+
+
+class Pooled:
+    """A piece of it, which goes back when nobody holds it. Like a torch tensor of bytes, as far as that is needed."""
+
+    def __init__(self, pool: Pool, address: int, size_bytes: int) -> None:
+        self._pool, self._address, self._size_bytes = pool, address, size_bytes
+
+    def data_ptr(self) -> int:
+        return self._address
+
+    def numel(self) -> int:
+        return self._size_bytes
+
+    def __del__(self) -> None:
+        # Only noted: this may run at any moment, in the middle of a graph's capture too.
+        self._pool.dead.append(self._address)
+
+
+class Pool:
+    """Memory on one device, allocated and freed on one stream."""
+
+    def __init__(self, device: int, stream: int) -> None:
+        self._stream = stream
+        self.dead: list[int] = []
+        """addresses that nobody holds any longer"""
+        kept = driver.bindings().CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
+        pool = call("cuDeviceGetDefaultMemPool", call("cuDeviceGet", device))
+        call("cuMemPoolSetAttribute", pool, kept, driver.bindings().cuuint64_t(KEPT_BYTES))
+
+    def take(self, size_bytes: int) -> Pooled:
+        """So many bytes. Raises BackendError where there is no room."""
+        while self.dead:
+            call("cuMemFreeAsync", self.dead.pop(), self._stream)
+        return Pooled(self, int(call("cuMemAllocAsync", size_bytes, self._stream)), size_bytes)
