@@ -14,6 +14,7 @@ from sparserl.judge import timing
 from sparserl.judge.case import Case
 from sparserl.judge.evaluate import Judge
 from sparserl.judge.plain import NAME, plain
+from sparserl.judge.reference import SHARED
 from sparserl.judge.sandbox import WorkerError
 from sparserl.matrix import Pattern
 from sparserl.records import Order, Outcome, Problem, Timing, Verdict
@@ -159,6 +160,31 @@ def test_programs_timed_together_get_the_verdicts_they_get_alone(judge: Judge, m
     assert {Verdict.CORRECT, Verdict.WRONG, Verdict.UNREADABLE} == {o.verdict for o in together}
     assert sorted(told) == list(range(6)) and timed == [2, 2]
     assert all(o.timings["chain"].median_us > 0 and o.phases_s["time"] > 0 for o in together if o.correct)
+
+
+def test_what_is_shown_to_several_is_sent_once_and_dropped_when_others_come(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = judge.open(pattern_of(60, 50), Problem(), seed=1)
+    as_on_a_gpu(case, monkeypatch)
+    sent: list[str] = []
+    dropped: list[str] = []
+    call = case._desk.sandbox.call
+
+    def watched(command: str, limit_s: float | None = None, **given: object) -> object:
+        sent.extend([str(given["key"])] if command == "put_set" else ())
+        dropped.extend(given["keys"] if command == "drop_sets" else ())  # type: ignore[arg-type]
+        return call(command, limit_s, **given)
+
+    monkeypatch.setattr(case._desk.sandbox, "call", watched)
+    good = plain(Problem())
+    outcomes = case.judge([good, WAITING, good])
+    assert all(each.verdict is Verdict.CORRECT for each in outcomes)
+    shared = [key for key in sent if key.startswith(SHARED)]
+    assert len(shared) == len(set(shared)) >= 7 and not set(dropped) & set(shared[-1:])
+    case.judge([good])
+    assert set(shared) <= set(dropped), "nothing of the first programs is left"
+    assert not set(dropped) & case._desk._sets
 
 
 def test_where_timing_together_fails_each_is_judged_alone(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,11 @@ import torch
 import sparserl
 from layout_shapes import SHAPES
 from sparserl import referee, store
+from sparserl.backends.backend import Device
 from sparserl.errors import SparseRLError
 from sparserl.findings import Candidate, Findings
-from sparserl.records import LayoutLine, Outcome, Problem, Timing, Verdict
+from sparserl.matrix import Pattern
+from sparserl.records import LayoutLine, Mode, Outcome, Problem, Timing, Verdict
 from sparserl.search import FINALISTS, Progress, best_of, choose, halve
 from sparserl.tune import Settings, make_problem
 
@@ -309,18 +312,22 @@ def test_ctrl_c_returns_the_best_so_far_and_does_not_remember_it(own_cache: Path
 # ---- a warm process
 
 
+def opened(pattern: Pattern, mode: Mode = "solver", seed: int = 0) -> AbstractContextManager[referee.JudgeReferee]:
+    return referee.open_referee(pattern, Problem(), mode, referee.Ahead("sim", 1), seed)
+
+
 def test_the_next_tuning_finds_the_judge_warm_and_one_after_a_fault_does_not() -> None:
     pattern = SHAPES["random"]()
-    with referee.open_referee(pattern, Problem(), "solver", "sim", 0) as first:
+    with opened(pattern, "solver", 0) as first:
         worker = first.case._desk.sandbox
-    with referee.open_referee(pattern, Problem(), "chain", "sim", 1) as second:
+    with opened(pattern, "chain", 1) as second:
         assert second.case._desk.sandbox is worker
-        with referee.open_referee(pattern, Problem(), "chain", "sim", 1) as beside:  # the warm one is taken
+        with opened(pattern, "chain", 1) as beside:  # the warm one is taken
             assert beside.case._desk.sandbox is not worker
-    with pytest.raises(ZeroDivisionError), referee.open_referee(pattern, Problem(), "chain", "sim", 1) as third:
+    with pytest.raises(ZeroDivisionError), opened(pattern, "chain", 1) as third:
         worker = third.case._desk.sandbox
         raise ZeroDivisionError
-    with referee.open_referee(pattern, Problem(), "chain", "sim", 1) as fourth:
+    with opened(pattern, "chain", 1) as fourth:
         assert fourth.case._desk.sandbox is not worker
     referee._warm.close()
     assert referee._warm._judges == {}
@@ -329,18 +336,19 @@ def test_the_next_tuning_finds_the_judge_warm_and_one_after_a_fault_does_not() -
 def test_a_judge_that_was_started_ahead_is_the_one_that_judges_and_stays_if_nobody_takes_it() -> None:
     referee._warm.close()
     ahead = referee.Ahead("sim", 3)
-    ahead.wait()
+    assert ahead.machine().backend == "sim"
     compilers = ahead._started.result()._compiler
     compilers._batches.submit(lambda: None).result()  # what stands before it in line is done
     assert len(compilers._pool._crew) == min(3, compilers.workers), "its compilers are up before there is a program"
-    with referee.open_referee(SHAPES["random"](), Problem(), "solver", "sim", 0, ahead=ahead) as first:
+    with referee.open_referee(SHAPES["random"](), Problem(), "solver", ahead, 0) as first:
         worker = first.case._desk.sandbox
     unused = referee.Ahead("sim", 1)
     unused.drop()
-    with referee.open_referee(SHAPES["random"](), Problem(), "solver", "sim", 0) as second:
+    with opened(SHAPES["random"]()) as second:
         assert second.case._desk.sandbox is worker
     broken = referee.Ahead("nonsense", 1)
-    broken.wait()
+    with pytest.raises(ValueError, match="nonsense"):
+        broken.machine()
     with pytest.raises(ValueError, match="nonsense"):
         broken.take()
     referee._warm.close()
@@ -353,9 +361,9 @@ def test_a_policy_writes_when_the_judge_is_up_and_a_fault_of_it_loses_no_judge(
     order: list[str] = []
 
     class Watched(referee.Ahead):
-        def wait(self) -> None:
-            super().wait()
+        def machine(self) -> Device:
             order.append("judge")
+            return super().machine()
 
     def write(self: Any, count: int) -> list[str]:
         order.append("policy")
@@ -370,9 +378,18 @@ def test_a_policy_writes_when_the_judge_is_up_and_a_fault_of_it_loses_no_judge(
     referee._warm.close()
 
 
+def test_a_gpu_that_torch_cannot_use_is_left_alone_and_the_simulator_taken(
+    monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    monkeypatch.setattr("sparserl.backends.cuda.identity", lambda: ("cuda", "a GPU", "sm_90"))
+    A = small_matrix()
+    op = sparserl.tune(A, device="auto", policy="recipes", candidates=1, cache=False)
+    assert op.report["device"]["backend"] == "sim" and np.allclose(op @ np.ones(90), A @ np.ones(90), atol=1e-4)
+
+
 def test_a_judge_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(referee, "KEPT_S", 0.05)
-    with referee.open_referee(SHAPES["random"](), Problem(), "solver", "sim", 0) as first:
+    with opened(SHAPES["random"]()) as first:
         process = first.case._desk.sandbox.process_id
     for _ in range(200):
         if not referee._warm._judges and not Path(f"/proc/{process}").exists():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparserl.judge.reference import AFTER, FRESH_BELOW, Reference, as_rows
+from sparserl.judge.reference import AFTER, FRESH_BELOW, SHARED, Reference, as_rows
 from sparserl.judge.verify import allowance, compare, compare_chain
 from sparserl.matrix import Pattern
 from sparserl.records import DType, Problem
@@ -128,6 +128,7 @@ def test_what_is_judged_together_is_shown_the_same_sets_and_nothing_of_before():
     reference = Reference(pattern_of(64, 64), Problem(), seed=11)
     alone = [reference.draw("wide", "first 1") for _ in range(2)]
     assert not np.array_equal(alone[0].values, alone[1].values), "nothing is shared before a group begins"
+    assert not any(check.shared for check in alone)
     seen = []
     for _ in range(2):
         reference.begin()
@@ -136,7 +137,10 @@ def test_what_is_judged_together_is_shown_the_same_sets_and_nothing_of_before():
         again = [reference.draw(*place) for place in places] + [reference.draw_chain(row_sums=False)]
         assert all(one is other for one, other in zip(first, again, strict=True))
         assert reference.draw("wide") is not reference.draw("wide")
+        assert len({check.shared for check in first}) == len(first), "each has a name of its own"
+        assert all(check.shared.startswith(SHARED) and not check.key for check in first)
         mine, others = (reference.neighbours(first[3]) for _ in range(2))
+        assert not any(check.shared or check.key for check in (*mine, *others)), "and what is one's own has none"
         assert any(not np.array_equal(a.x, b.x) for a, b in zip(mine, others, strict=True)), "changed for each alone"
         sizes = [np.abs(widen(check.x, "float32")).max() for check in first[2:4]]
         assert min(sizes) < 2.0**-6 and max(sizes) > 2.0**6, "a program sees small numbers and large ones"

@@ -22,20 +22,19 @@ if TYPE_CHECKING:
 
 
 def first_candidates(
-    pattern: Pattern, settings: Settings, device: Device, free: Callable[[], None] = lambda: None
+    pattern: Pattern, settings: Settings, machine: Callable[[], Device]
 ) -> tuple[list[Candidate], Rewrite | None]:
     """The first ones, and who makes more of them once they are judged.
 
-    free: returns when the machine may be used, for a language model.
+    machine: says what they are for, once it may be used.
     """
     if settings.policy == "recipes":
-        return recipe_candidates(pattern, settings, device), None
+        return recipe_candidates(pattern, settings, machine()), None
     if not policies.is_policy(settings.folder):
         return own_programs(settings.folder)[: settings.candidates], None
     import sparserl.policy.writer  # noqa: F401  # torch takes seconds, and the judge may be starting meanwhile
 
-    free()
-    turns = Turns(settings.folder, pattern, settings, device)
+    turns = Turns(settings.folder, pattern, settings, machine())
     return turns.first(), turns.again if settings.turns > 1 else None
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
+from sparserl.backends.backend import Device
 from sparserl.errors import SparseRLError
 from sparserl.judge.evaluate import Case, Judge
 from sparserl.matrix import Pattern
@@ -81,39 +82,52 @@ class Ahead:
 
     def __init__(self, device: str, programs: int) -> None:
         """`programs` will be compiled side by side."""
-        self._device = device
+        self.device, self._taken = device, False
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="sparserl-judge")
         self._started = self._threads.submit(self._start, programs)
 
-    def wait(self) -> None:
-        """Until it is up, or has failed: a worker measures the GPU when it starts, and must be alone on it."""
-        self._started.exception()
+    def machine(self) -> Device:
+        """What it judges on, once it is up. Its worker measures the GPU when it starts, and must be alone on it.
+
+        Raises what its start did.
+        """
+        return self._started.result().device
 
     def take(self) -> Judge:
         """The judge, the caller's from now on. Raises what its start did."""
+        self._taken = True
         try:
             return self._started.result()
         finally:
             self._threads.shutdown(wait=False)
 
     def drop(self) -> None:
-        """Nobody will take it."""
-        with suppress(SparseRLError):
-            _warm.give(self._device, self.take())
+        """Keep it for the next one, unless somebody took it."""
+        if not self._taken:
+            with suppress(SparseRLError):
+                _warm.give(self.device, self.take())
 
     def _start(self, programs: int) -> Judge:
-        judge = _warm.take(self._device)
+        judge = _warm.take(self.device)
         judge.warm(programs)
         return judge
 
 
 @contextmanager
-def open_referee(
-    pattern: Pattern, problem: Problem, mode: Mode, device: str, seed: int, *, ahead: Ahead | None = None
-) -> Iterator[JudgeReferee]:
+def ahead_of(device: str, programs: int) -> Iterator[Ahead]:
+    """A judge that starts now; if nobody takes it, it stays for the next tuning."""
+    ahead = Ahead(device, programs)
+    try:
+        yield ahead
+    finally:
+        ahead.drop()
+
+
+@contextmanager
+def open_referee(pattern: Pattern, problem: Problem, mode: Mode, ahead: Ahead, seed: int) -> Iterator[JudgeReferee]:
     """A judge for one tuning, the one that was started ahead. It stays for the next one, for a minute, unless something
     went wrong."""
-    judge = ahead.take() if ahead is not None else _warm.take(device)
+    judge = ahead.take()
     try:
         case = judge.open(pattern, problem, seed)
         yield JudgeReferee(case, mode)
@@ -121,4 +135,4 @@ def open_referee(
     except BaseException:
         judge.close()
         raise
-    _warm.give(device, judge)
+    _warm.give(ahead.device, judge)

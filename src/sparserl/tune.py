@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from sparserl.findings import Findings
     from sparserl.matrix import Matrix, Pattern
     from sparserl.operator import Operator
+    from sparserl.referee import Ahead
     from sparserl.search import Progress
 
 log = logging.getLogger(__name__)
@@ -133,6 +134,7 @@ def tune(
     from sparserl.engine import machine
     from sparserl.matrix import as_matrix
     from sparserl.operator import Operator
+    from sparserl.referee import ahead_of
     from sparserl.value_order import value_order
 
     problem = make_problem(op, dtype, columns, b_order, c_order)
@@ -143,19 +145,41 @@ def tune(
     if not matrix.pattern.rows:
         raise SparseRLError(f"A matrix of {matrix.shape[0]} x {matrix.shape[1]} has no rows: there is nothing to tune.")
     read_s = time.perf_counter() - began
-    backend = machine(device)
     order = value_order(A, matrix.pattern)
-    kept = _Kept(matrix.pattern, settings, backend.device()) if cache else None
+    told = _told(device)
+    kept = _Kept(matrix.pattern, settings, told) if cache else None
     if kept is not None and (hit := kept.get()) is not None:
-        engine = _engine(matrix, settings.problem, hit.source, backend, generated=hit.generated, binary=hit.binary)
+        engine = _engine(
+            matrix, settings.problem, hit.source, machine(device), generated=hit.generated, binary=hit.binary
+        )
         return Operator(matrix, settings.problem, engine, {**hit.report, "from_cache": True}, order)
-    found = explore(matrix.pattern, settings, backend.device(), progress)
+    with ahead_of(told[0], settings.candidates) as ahead:  # the judge starts while torch does
+        backend = machine(device)
+        if backend.name != told[0]:  # torch can't use the GPU that its driver has, and has said so
+            return tune(
+                A, op, dtype=dtype, device="sim", columns=columns, candidates=count, policy=policy, seed=seed,
+                mode=mode, turns=turns, cache=cache, progress=progress, b_order=b_order, c_order=c_order,
+            )  # fmt: skip
+        found = explore(matrix.pattern, settings, ahead, progress)
+        about = _about(matrix.pattern, settings, ahead.machine())
     found.phases_s = {"read": read_s, **found.phases_s}
     engine, name = _settle(matrix, settings, found, backend)
-    report = {**found.record(_about(matrix.pattern, settings, backend.device()), name), "from_cache": False}
+    report = {**found.record(about, name), "from_cache": False}
     if kept is not None and not found.interrupted:
         kept.put(engine, report)
     return Operator(matrix, settings.problem, engine, report, order)
+
+
+def _told(device: str) -> tuple[str, str, str]:
+    """Backend, name and arch of the machine; of a GPU by its driver, before torch is imported."""
+    from sparserl.backends import cuda
+    from sparserl.engine import machine
+
+    told = cuda.identity() if device != "sim" else None
+    if told is None:
+        found = machine(device).device()
+        return found.backend, found.name, found.arch
+    return told
 
 
 def make_problem(op: str, dtype: Any, columns: int, b_order: str = "row", c_order: str = "row") -> Problem:
@@ -181,30 +205,25 @@ def _whole(name: str, value: object) -> int:
 
 
 def explore(
-    pattern: Pattern, settings: Settings, device: Device, progress: Callable[[Progress], None] | None = None
+    pattern: Pattern, settings: Settings, ahead: Ahead, progress: Callable[[Progress], None] | None = None
 ) -> Findings:
-    """Choose candidates, judge and time them. No Operator yet."""
+    """Choose candidates; `ahead`, their judge, verifies and times them. No Operator yet."""
     from sparserl.findings import Findings
     from sparserl.proposals import first_candidates, recipe_candidates
-    from sparserl.referee import Ahead, open_referee
+    from sparserl.referee import open_referee
     from sparserl.search import Progress, halve
 
     watch = progress or (lambda step: None)
     began = time.perf_counter()
     writes = settings.policy != "recipes" and policies.is_policy(settings.folder)
     watch(Progress("writing" if writes else "ranking", 0, settings.candidates))
-    ahead = Ahead(device.backend, settings.candidates)
-    try:
-        chosen, rewrite = first_candidates(pattern, settings, device, ahead.wait)
-    except BaseException:
-        ahead.drop()
-        raise
-    source = "gpu" if device.backend == "cuda" else "modelled"
+    chosen, rewrite = first_candidates(pattern, settings, ahead.machine)
+    source = "gpu" if ahead.device == "cuda" else "modelled"
     found = Findings(settings.mode, source, chosen, phases_s={"rank": time.perf_counter() - began})
-    with open_referee(pattern, settings.problem, settings.mode, device.backend, settings.seed, ahead=ahead) as referee:
+    with open_referee(pattern, settings.problem, settings.mode, ahead, settings.seed) as referee:
         halve(found, referee, watch, rewrite)
         if found.best is None and not found.interrupted and settings.policy == "nano":
-            found.candidates += recipe_candidates(pattern, settings, device)
+            found.candidates += recipe_candidates(pattern, settings, ahead.machine())
             halve(found, referee, watch)
     return found
 
@@ -272,7 +291,7 @@ class _Hit:
 class _Kept:
     """The cache entry of one (pattern, settings, device, version)."""
 
-    def __init__(self, pattern: Pattern, settings: Settings, device: Device) -> None:
+    def __init__(self, pattern: Pattern, settings: Settings, machine: tuple[str, str, str]) -> None:
         from sparserl.store import Cache, content_key
 
         parts = asdict(settings)
@@ -280,7 +299,7 @@ class _Kept:
         if settings.policy != "recipes":
             parts["policy"] = _content(settings.folder)
         parts |= {"pattern": pattern.fingerprint(), "sparserl": VERSION}
-        parts["device"] = [device.backend, device.name, device.arch]
+        parts["device"] = list(machine)
         self._cache = Cache("tuned")
         self._key = content_key(parts)
 

@@ -21,7 +21,7 @@ from weakref import WeakValueDictionary
 from sparserl.backends import driver, nvrtc
 from sparserl.backends.backend import Binary, Buffer, Device, Executable, Job, RunReport, TimingPlan
 from sparserl.backends.cuda_executable import CudaBuffer, CudaExecutable
-from sparserl.backends.cuda_memory import CudaMemory
+from sparserl.backends.cuda_memory import CudaMemory, arch_of
 from sparserl.backends.cuda_timing import Bench, clock_mhz
 from sparserl.backends.driver import Graph, Module, call
 from sparserl.errors import BackendError
@@ -68,6 +68,17 @@ def _why_not_driver(device: int) -> str | None:
     return None
 
 
+def device_name(device: int) -> str:
+    return str(call("cuDeviceGetName", 256, call("cuDeviceGet", device)).rstrip(b"\0").decode())
+
+
+def identity(device: int = 0) -> tuple[str, str, str] | None:
+    """('cuda', its name, its arch), as the driver alone tells it, in milliseconds; None where it has no such device."""
+    if why_not(device, solo=True) is not None:
+        return None
+    return "cuda", device_name(device), arch_of(device)
+
+
 def _cusparse_version() -> str:
     from sparserl.backends import cusparse
 
@@ -99,7 +110,7 @@ class CudaBackend(CudaMemory):
     @cached_property
     def _device(self) -> Device:
         version = int(call("cuDriverGetVersion"))
-        name = str(call("cuDeviceGetName", 256, call("cuDeviceGet", self.device_index)).rstrip(b"\0").decode())
+        name = device_name(self.device_index)
         versions = {
             "driver": f"{version // 1000}.{version % 1000 // 10}",
             "nvrtc": nvrtc.version(),

@@ -30,6 +30,17 @@ ZONES = 1024
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+def _attribute_of(device: int, name: str) -> int:
+    which = getattr(driver.bindings().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(call("cuDeviceGetAttribute", which, call("cuDeviceGet", device)))
+
+
+def arch_of(device: int) -> str:
+    """'sm_90' of a device, by the driver alone."""
+    numbers = [_attribute_of(device, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR")]
+    return "sm_" + "".join(map(str, numbers))
+
+
 def _primary_context(device: int) -> Any:
     """The one that libraries share."""
     call("cuInit", 0)
@@ -63,7 +74,7 @@ class CudaMemory:
         self.device_index, self._solo = device, solo
         self._context = _primary_context(device) if solo else _context_of_torch(device)
         self.enter()
-        self.arch = f"sm_{self._attribute('COMPUTE_CAPABILITY_MAJOR')}{self._attribute('COMPUTE_CAPABILITY_MINOR')}"
+        self.arch = arch_of(device)
         self.sms = self._attribute("MULTIPROCESSOR_COUNT")
         self.l2_bytes = self._attribute("L2_CACHE_SIZE")
         non_blocking = driver.bindings().CUstream_flags.CU_STREAM_NON_BLOCKING
@@ -78,8 +89,7 @@ class CudaMemory:
         call("cuCtxSetCurrent", self._context)
 
     def _attribute(self, name: str) -> int:
-        which = getattr(driver.bindings().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
-        return int(call("cuDeviceGetAttribute", which, call("cuDeviceGet", self.device_index)))
+        return _attribute_of(self.device_index, name)
 
     def alloc(self, size_bytes: int) -> CudaBuffer:
         buffer = self._room(size_bytes)

@@ -23,6 +23,7 @@ from sparserl.features import features
 from sparserl.findings import Candidate, Findings
 from sparserl.matrix import Matrix, Pattern
 from sparserl.records import Mode
+from sparserl.referee import ahead_of
 from sparserl.tune import Settings, explore
 
 SPY = 64
@@ -46,10 +47,10 @@ class Tuned:
 def tuned(matrix: Matrix, settings: Settings, backend: Backend) -> Tuned:
     """Choose, judge, time and settle; on a GPU the operator's arrays lie there when the clock stops."""
     on_gpu = settings.device == "cuda"
-    device = backend.device()
     with Watermark(on_gpu) as mark:
         began = time.perf_counter()
-        found = explore(matrix.pattern, settings, device)
+        with ahead_of(backend.name, settings.candidates) as ahead:
+            found = explore(matrix.pattern, settings, ahead)
         if found.interrupted:
             raise KeyboardInterrupt
         if found.best is not None and on_gpu:

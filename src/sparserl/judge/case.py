@@ -215,6 +215,7 @@ class Case:
         """What is judged from here on is shown the same numbers, which nobody has seen before."""
         self.reference.begin()
         self._twins.begin()
+        self._desk.forget_shared()
 
     def _verify(self, entry: Entry) -> None:
         self._desk.load(entry)

@@ -17,7 +17,7 @@ from typing import Any
 from sparserl.backends.backend import Binary
 from sparserl.judge.compiling import Compiled
 from sparserl.judge.prepare import Packs, Prepared
-from sparserl.judge.reference import Array, ValueSet
+from sparserl.judge.reference import SHARED, Array, ValueSet
 from sparserl.judge.sandbox import Sandbox, WorkerError
 from sparserl.judge.trial import Stopped
 from sparserl.judge.worker import Check
@@ -107,12 +107,21 @@ class Desk:
 
     def handed(self, check: ValueSet) -> Check:
         """The set as the worker takes it: by name if it is used more than once."""
-        if not check.key:
+        key = check.key or check.shared
+        if not key:
             return check.values, check.x
-        if check.key not in self._sets:
-            self.call("put_set", key=check.key, values=check.values, x=check.x)
-            self._sets.add(check.key)
-        return check.key
+        if key not in self._sets:
+            self.call("put_set", key=key, values=check.values, x=check.x)
+            self._sets.add(key)
+        return key
+
+    def forget_shared(self) -> None:
+        """The sets that were drawn for the programs before are shown to nobody any more."""
+        old = [key for key in self._sets if key.startswith(SHARED)]
+        self._sets.difference_update(old)
+        if old and self._mine:
+            with suppress(WorkerError):  # then everything is gone anyway
+                self.call("drop_sets", keys=old)
 
     def baselines(self, pattern: Pattern, order: Problem, values: Array, mark: str) -> tuple[str, ...]:
         """The names of the library's variants in these orders, which multiply by these values; put there once."""

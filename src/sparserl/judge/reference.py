@@ -22,6 +22,7 @@ Not covered: the matrix's own values. A kernel never sees them here; what holds 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -49,10 +50,15 @@ CHAIN_STEPS = 20
 FEW_STEPS = 6
 FED_STEPS = 3
 """products behind a 'fed' x at most"""
+SHARED = "shared "
+"""how the names of sets begin that go with the programs they were drawn for"""
 AFTER = "after"
 """the place of what is shown after timing"""
 FED_OCTAVES = 40
 """how far thousands of products may carry x from where it began (float16 has no room for that)"""
+
+
+_numbered = itertools.count()
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,8 @@ class ValueSet:
     """float32, (rows, n): how far from it (see `tolerance`); NaN where `expected` is not finite"""
     columns: Array | None = None
     """the columns of C that `expected` and `limit` are of; None: all"""
+    shared: str = ""
+    """names a fresh set that programs are shown together, until the next ones come (`SHARED`); empty for one's own"""
 
     @property
     def nbytes(self) -> int:
@@ -137,7 +145,7 @@ class Reference:
         if self._together is None or not place:
             return make()
         if (kind, place) not in self._together:
-            self._together[kind, place] = make()
+            self._together[kind, place] = replace(make(), shared=f"{SHARED}{next(_numbered)}")
         return self._together[kind, place]
 
     def _make_chain(self, row_sums: bool, key: str) -> ValueSet:
@@ -171,8 +179,8 @@ class Reference:
             by_column = np.searchsorted(pattern.row_start, np.flatnonzero(pattern.cols == column), side="right") - 1
         keys = (f"{check.key} value", f"{check.key} x") if check.key else ("", "")
         out = (
-            self._again(replace(check, key=keys[0], values=values), rows),
-            self._again(replace(check, key=keys[1], x=x), by_column),
+            self._again(replace(check, key=keys[0], shared="", values=values), rows),
+            self._again(replace(check, key=keys[1], shared="", x=x), by_column),
         )
         if check.key:
             self._pool.update(zip(keys, out, strict=True))

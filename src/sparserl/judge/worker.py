@@ -106,6 +106,11 @@ class Machine:
         self.sets[key] = (values, x)
         self.kept.pop(key, None)
 
+    def drop_sets(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            self.sets.pop(key, None)
+            self.kept.pop(key, None)
+
     def load(self, name: str, binary: Binary, job: Job, structure: str) -> None:
         held = self.structures[structure]
         executable = self.backend.prepare(binary, job, {**held.arrays, "vals": held.vals})
