@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import re
+import shutil
 from collections.abc import Sequence
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sparserl import families
+from sparserl.bench import archive
 from sparserl.errors import StoreError
 from sparserl.evaluation import Case
 from sparserl.judge.evaluate import Judge
@@ -212,6 +214,22 @@ def test_the_page_holds_the_figures_and_nothing_from_outside(folder: Path) -> No
     assert not re.search(r"https?://|@import|url\(|<script|<link", text)
     figures = json.loads((folder / "figures.json").read_text())
     assert figures["policies"]["nano"]["at"]["solver"]["1"]["value"] == pytest.approx(nano.at["solver"][1].value)
+
+
+def test_records_that_are_put_away_give_the_same_figures_and_take_more_behind_them(
+    folder: Path, tmp_path: Path
+) -> None:
+    away = tmp_path / "away"
+    shutil.copytree(folder, away)
+    written = archive.pack(away)
+    assert {path.name for path in written} >= {"measured.jsonl.zst", "programs.jsonl.zst", "written-nano.jsonl.zst"}
+    assert not list(away.glob("*.jsonl")) and archive.pack(away) == []
+    assert assess_report.report(away).figures == assess_report.report(folder).figures
+    with (away / "measured.jsonl").open("w") as more:
+        more.write(json.dumps({"case": "later"}) + "\n")
+    assert [record["case"] for record in archive.read_whole(away / "measured.jsonl")][-1] == "later"
+    with pytest.raises(StoreError, match="eval"):
+        archive.pack_evaluation(tmp_path)
 
 
 def test_a_folder_of_another_split_is_refused(folder: Path) -> None:

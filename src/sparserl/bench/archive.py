@@ -28,6 +28,8 @@ KEYS = {
 NAMES = tuple(KEYS)
 COLLECTED = ("measured", "programs", "cases")
 """a collection's; an evaluation has other records under two of these names, and no cases"""
+EVALUATED = ("measured", "programs", "written-*")
+"""an evaluation's, of which every record is kept as it is"""
 LEVEL = 19
 DIGITS = {"explored": 4, "measured": 4}
 """significant ones of the numbers of searches and collections, which are known to a percent; others keep theirs"""
@@ -36,6 +38,29 @@ DIGITS = {"explored": 4, "measured": 4}
 def sha(text: str) -> str:
     """The name of a program's text in the records."""
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def read_whole(path: Path) -> list[dict[str, Any]]:
+    """Every record of a file, of what was put away and of what came since."""
+    return _packed(path.with_name(path.name + ".zst")) + read_jsonl(path)
+
+
+def pack_evaluation(out: Path, level: int = LEVEL) -> list[Path]:
+    """Compress the records of an evaluation; returns what was written."""
+    written = []
+    for plain in sorted(path for name in EVALUATED for path in out.glob(f"{name}.jsonl")):
+        lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in read_whole(plain))
+        written.append(_put_away(plain, "".join(lines), level))
+    if not written and not any(out.glob("written-*.jsonl.zst")):
+        raise StoreError(f"{out} has no records of an evaluation (written-NAME.jsonl). Make them with `sparserl eval`.")
+    return written
+
+
+def _put_away(plain: Path, lines: str, level: int) -> Path:
+    away = plain.with_name(plain.name + ".zst")
+    write_atomic(away, _zstandard(plain).ZstdCompressor(level=level).compress(lines.encode()))
+    plain.unlink()  # only once its records are safe elsewhere
+    return away
 
 
 def read(out: Path, name: str) -> list[dict[str, Any]]:
@@ -53,6 +78,8 @@ def read(out: Path, name: str) -> list[dict[str, Any]]:
 
 def pack(out: Path, level: int = LEVEL) -> list[Path]:
     """Compress every plain file of records in `out` and remove it; returns what was written."""
+    if any(out.glob("written-*.jsonl*")):
+        return pack_evaluation(out, level)
     written = []
     collection = _plain(out, "cases").exists() or _away(out, "cases").exists()
     names = [name for name in NAMES if collection or name not in COLLECTED]
@@ -62,11 +89,7 @@ def pack(out: Path, level: int = LEVEL) -> list[Path]:
             continue
         kept = (_rounded(each, DIGITS.get(name)) for each in read(out, name))
         lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in kept)
-        zstandard = _zstandard(out)
-        data = zstandard.ZstdCompressor(level=level).compress("".join(lines).encode())
-        write_atomic(_away(out, name), data)
-        plain.unlink()  # only once its records are safe elsewhere
-        written.append(_away(out, name))
+        written.append(_put_away(plain, "".join(lines), level))
     if not written and not any(_away(out, name).exists() for name in names):
         raise StoreError(
             f"{out} has no records ({', '.join(NAMES)}.jsonl). Make them with `explore` and `race`, or `train collect`."

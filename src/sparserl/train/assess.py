@@ -24,6 +24,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
+from sparserl.bench.archive import read_whole
 from sparserl.bench.reference import problem_name
 from sparserl.bench.tables import REPORTED
 from sparserl.errors import BackendError, StoreError
@@ -34,7 +35,7 @@ from sparserl.matrix import Pattern
 from sparserl.phases import add, phase
 from sparserl.records import Outcome, Problem, Verdict
 from sparserl.shares import TIME_IS_UP
-from sparserl.store import append_jsonl, read_json, read_jsonl, write_json
+from sparserl.store import append_jsonl, read_json, write_json
 from sparserl.train.rules import SAMPLES, PartSum
 
 log = logging.getLogger(__name__)
@@ -145,8 +146,8 @@ def text_sha(text: str) -> str:
 def write(run: Run, cases: Sequence[Case], writer: Writer) -> Iterator[str]:
     """Ask a writer for its samples; yields a line to show for each batch. Batches are the same after a stop."""
     path = run.out / WRITTEN.format(writer.name)
-    done = {record["case"] for record in read_jsonl(path)}
-    known = {record["program"] for record in read_jsonl(run.out / PROGRAMS)}
+    done = {record["case"] for record in read_whole(path)}
+    known = {record["program"] for record in read_whole(run.out / PROGRAMS)}
     for first in range(0, len(cases), writer.batch):
         group = cases[first : first + writer.batch]
         if all(case.name in done for case in group):
@@ -179,9 +180,9 @@ def read_written(out: Path) -> dict[str, dict[str, dict[str, Any]]]:
     """Records by writer and matrix, writers in the order of their names."""
     prefix, ending = WRITTEN.split("{}")
     found = {}
-    for path in sorted(out.glob(WRITTEN.format("*"))):
-        name = path.name.removeprefix(prefix).removesuffix(ending)
-        found[name] = {record["case"]: record for record in read_jsonl(path)}
+    for file in sorted({path.name.removesuffix(".zst") for path in out.glob(WRITTEN.format("*") + "*")}):
+        name = file.removeprefix(prefix).removesuffix(ending)
+        found[name] = {record["case"]: record for record in read_whole(out / file)}
     return found
 
 
@@ -192,12 +193,12 @@ def measure(run: Run, cases: Sequence[Case], judge: Judge, budget_s: float = 1e9
     """Judge and race what was written and isn't measured yet; yields a line to show for each matrix."""
     began = time.monotonic()
     written = read_written(run.out)
-    measured = read_jsonl(run.out / MEASURED)
+    measured = read_whole(run.out / MEASURED)
     _refuse_other_device(measured, judge.device.name, run.out)
     known: dict[str, set[str]] = {}
     for record in measured:
         known.setdefault(record["case"], set()).update(record["programs"])
-    texts = {record["program"]: record["text"] for record in read_jsonl(run.out / PROGRAMS)}
+    texts = {record["program"]: record["text"] for record in read_whole(run.out / PROGRAMS)}
     faults = 0
     for case in cases:
         wanted = _wanted(case, written, known.get(case.name, set()))

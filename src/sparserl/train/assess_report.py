@@ -17,12 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from sparserl.bench import archive, tables
+from sparserl.bench.archive import read_whole
 from sparserl.bench.reference import problem_name
 from sparserl.bench.tables import REPORTED
 from sparserl.errors import ProgramError, StoreError
 from sparserl.recipes import space
 from sparserl.records import Problem, Verdict
-from sparserl.store import read_json, read_jsonl
+from sparserl.store import read_json
 from sparserl.train import rules
 from sparserl.train.assess import ABOUT, MEASURED, PROGRAMS, read_written, text_sha
 from sparserl.train.rules import BUDGETS, Interval, PartSum
@@ -186,8 +187,8 @@ def sheets(written: Mapping[str, Any], measured: Sequence[Mapping[str, Any]]) ->
 def report(out: Path, reference: Path | None = None) -> Report:
     """All figures of a folder. `reference`: a reference search, used where its programs were not raced here."""
     about = read_json(out / ABOUT)
-    measured = read_jsonl(out / MEASURED)
-    texts = {record["program"]: record["text"] for record in read_jsonl(out / PROGRAMS)}
+    measured = read_whole(out / MEASURED)
+    texts = {record["program"]: record["text"] for record in read_whole(out / PROGRAMS)}
     problem = problem_called(about["problem"])
     written = read_written(out)
     found: dict[str, Figures] = {}

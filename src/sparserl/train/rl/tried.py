@@ -16,9 +16,10 @@ from math import log
 from pathlib import Path
 from typing import TypeVar
 
+from sparserl.bench.archive import read_whole
 from sparserl.errors import StoreError
 from sparserl.records import Problem
-from sparserl.store import read_json, read_jsonl
+from sparserl.store import read_json
 from sparserl.train.assess import ABOUT, MEASURED, PROGRAMS, read_written
 from sparserl.train.assess_report import problem_called, session_speeds
 from sparserl.train.rl.episodes import log_speedup
@@ -82,10 +83,10 @@ def from_evaluation(folder: Path, writer: str, modes: Sequence[str] = ("solver",
     if writer not in written:
         raise StoreError(f"{folder} has no samples of {writer!r}, only of {', '.join(written) or 'nobody'}.")
     problem: Problem = problem_called(about["problem"])
-    texts = {record["program"]: record["text"] for record in read_jsonl(folder / PROGRAMS)}
+    texts = {record["program"]: record["text"] for record in read_whole(folder / PROGRAMS)}
     speeds: dict[str, dict[str, Mapping[str, float]]] = {}
     structures: dict[str, str] = {}
-    for record in read_jsonl(folder / MEASURED):
+    for record in read_whole(folder / MEASURED):
         speeds.setdefault(record["case"], {}).update(session_speeds(record))
         structures[record["case"]] = record["structure"]
     found = {}
