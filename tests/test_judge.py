@@ -187,6 +187,29 @@ def test_what_is_shown_to_several_is_sent_once_and_dropped_when_others_come(
     assert not set(dropped) & case._desk._sets
 
 
+def test_programs_that_are_known_are_verified_after_a_race_and_not_before(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = judge.open(pattern_of(60, 50), Problem(), seed=1)
+    asked: list[str] = []
+    call = case._desk.sandbox.call
+
+    def watched(command: str, limit_s: float | None = None, **given: object) -> object:
+        asked.append(command)
+        return call(command, limit_s, **given)
+
+    monkeypatch.setattr(case._desk.sandbox, "call", watched)
+    good = plain(Problem())
+    assert case.race([good], modes=("solver",)).outcomes[good].correct
+    before, whole = asked.index("time"), asked.count("check")
+    assert "check" in asked[:before]
+    asked.clear()
+    race = case.race([good, WRONG], modes=("solver",), known=True)
+    assert "check" not in asked[: asked.index("time")] and 0 < asked.count("check") < whole
+    assert race.outcomes[good].correct and race[good]["solver"].median_us > 0
+    assert race.outcomes[WRONG].verdict is Verdict.WRONG and WRONG not in race
+
+
 def test_where_timing_together_fails_each_is_judged_alone(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     case = judge.open(pattern_of(60, 50), Problem(), seed=1)
     as_on_a_gpu(case, monkeypatch)

@@ -55,7 +55,10 @@ class Referee(Protocol):
         """Compile, verify and time each; `told` hears index and Outcome as soon as they are known."""
 
     def race(self, texts: Sequence[str], rounds: int, baselines: bool) -> tuple[list[Outcome], dict[str, Timing]]:
-        """Verified programs, and the baselines if asked for, timed side by side."""
+        """Programs that were judged right, and the baselines if asked for, timed side by side.
+
+        Where the baselines are, times count: there the programs are verified all over again.
+        """
 
 
 @dataclass(frozen=True)

@@ -128,10 +128,12 @@ class Case:
         modes: Sequence[Mode] = ("solver", "chain"),
         rounds: int = 7,
         graph_ms: float = 2.0,
+        *,
+        known: bool = False,
     ) -> Race:
         """Time programs and baselines side by side, round by round, and verify the programs before and after.
 
-        Names are the mapping's keys, or the texts themselves.
+        Names are the mapping's keys, or the texts. known: judged right before, so they are verified after it alone.
         """
         race = Race()
         named = dict(texts) if isinstance(texts, Mapping) else {text: text for text in texts}
@@ -140,7 +142,10 @@ class Case:
         names, library = list(named), [name for name in baselines if name != plain.NAME]
         refused: Watcher = lambda index, outcome: race.outcomes.update({names[index]: outcome})  # noqa: E731
         entries = {names[index]: entry for index, entry in self._compiled(list(named.values()), refused)}
-        self._verify_all(entries, race.outcomes.__setitem__)
+        if known:
+            self._begin()
+        else:
+            self._verify_all(entries, race.outcomes.__setitem__)
         readings = self._time_together(entries, library, _Clocking(tuple(modes), rounds, graph_ms), race)
         for name, timings in readings.items():
             if name in entries:
@@ -165,6 +170,8 @@ class Case:
                 window = self._prepared(start, texts[start : start + size], refused)
                 sources = [(ready.job.source, tuple(ready.job.kernels)) for _, ready in window]
                 following = (window, self._compiler.submit(sources))
+                if self.reference.fresh and window:
+                    self._twins.make()
             if waiting is not None:
                 yield from entries_of(*waiting, refused)
             waiting = following

@@ -34,13 +34,17 @@ class Twins:
         for _, reference in self._made or ():
             reference.begin()
 
-    def of(self, prepared: Prepared) -> tuple[Packed, Reference] | None:
-        """A packed twin that this program can't tell from the matrix by its sizes, with its reference; or None."""
+    def make(self) -> None:
+        """Make them now, if they are not there: while there is something to wait for."""
         if self._made is None:
             twins = _twins(self._pattern, self._seed)
             self._made = [(Packs(twin), Reference(twin, self._problem, self._seed)) for twin in twins]
             self.begin()
-        for packs, reference in self._made:
+
+    def of(self, prepared: Prepared) -> tuple[Packed, Reference] | None:
+        """A packed twin that this program can't tell from the matrix by its sizes, with its reference; or None."""
+        self.make()
+        for packs, reference in self._made or ():
             try:
                 packed = packs.get(prepared.layout)
                 job = assemble(prepared.program, packed, self._problem, self._sms)
@@ -53,11 +57,11 @@ class Twins:
 
 def _twins(pattern: Pattern, seed: int | None) -> Iterator[Pattern]:
     """The pattern with other columns; those that come out the same are left out."""
-    rows = np.repeat(np.arange(pattern.rows), pattern.row_lengths)
+    before = np.repeat(np.arange(pattern.rows, dtype=np.int64) * pattern.columns, pattern.row_lengths)
     renamed = np.random.default_rng(seed).permutation(pattern.columns)
     for names in (renamed, np.arange(pattern.columns)[::-1]):
-        columns = names[pattern.cols]
-        order = np.lexsort((columns, rows))
-        twin = Pattern(pattern.rows, pattern.columns, pattern.row_start, columns[order].astype(np.int32))
+        places = before + names[pattern.cols]
+        places.sort()
+        twin = Pattern(pattern.rows, pattern.columns, pattern.row_start, (places - before).astype(np.int32))
         if not np.array_equal(twin.cols, pattern.cols):
             yield twin
