@@ -445,7 +445,7 @@ def test_samples_are_computed_once(collection: Path, tmp_path: Path) -> None:
 # ── Fine-tuning and ranking ───────────────────────────────────────────────────
 
 SFT = sft.SFTConfig(
-    size="tiny", target="sim", epochs=1, least_steps=8, batch_tokens=1024, longest=1024, rules=RULES,
+    size="tiny", target="sim", epochs=1, least_steps=8, batch_tokens=1024, longest=1024, thin=0.2, rules=RULES,
     loop=replace(QUICK, learning_rate=3e-3),
 )  # fmt: skip
 
@@ -555,8 +555,10 @@ def test_an_earlier_collection_is_gone_over_again_for_a_share_of_the_draws(
     assert all(both.forked[key] == some for key, some in alone.forked.items())
     assert {key.case for key in both.forked} > own
     assert sft.sft(replace(config, least_steps=1), places).complete
-    with pytest.raises(SparseRLError, match="below 1"):
+    with pytest.raises(SparseRLError, match=r"'again' .* below 1"):
         sft.SFTConfig(again=1.0)
+    with pytest.raises(SparseRLError, match=r"'thin' .* below 1"):
+        sft.SFTConfig(thin=-0.1)
 
 
 @pytest.mark.parametrize("reads", ["features", "learnt"])

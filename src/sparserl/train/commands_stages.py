@@ -96,6 +96,7 @@ def sft(
     again_samples: AgainSamples = None,
     again_share: AgainShare = 0.5,
     frozen: Frozen = False,
+    thin: Annotated[float, typer.Option(help="share of a matrix's sample that a step may leave out")] = 0.0,
     pull: Annotated[float, typer.Option(help="what a fork counts, where a token counts 1; 0: no forks")] = 0.0,
     size: Annotated[str, typer.Option(help="tiny or nano, where there are no weights")] = "nano",
     epochs: Annotated[int, typer.Option(help="times that the pairs are gone through")] = 6,
@@ -119,7 +120,7 @@ def sft(
         raise SparseRLError(f"Choose one of --blind, --features and --learnt. Got --{' --'.join(controls)}.")
     reads: Any = controls[0] if controls else "matrix"
     config = SFTConfig(size, reads, target, epochs, least_steps, batch_tokens, longest, fraction)
-    config = replace(config, frozen=frozen, pull=pull, again=again_share if again else 0.0)
+    config = replace(config, frozen=frozen, thin=thin, pull=pull, again=again_share if again else 0.0)
     config = replace(config, loop=_loop(config.loop, learning_rate, warmup, (budget, device, compile, seed)))
     places = Places(out, collection, weights, encoder, samples, matrices, resume, again, again_samples)
     if only_samples:

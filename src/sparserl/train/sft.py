@@ -57,6 +57,7 @@ from sparserl.train.loop import (
 from sparserl.train.misfits import read_misfits
 from sparserl.train.readers import READS, Reads, standardise, with_encoder
 from sparserl.train.samples import Sampled, samples_of
+from sparserl.train.thinning import thinned
 
 
 @dataclass(frozen=True)
@@ -82,6 +83,8 @@ class SFTConfig:
     """of the pairs of matrix and program"""
     again: float = 0.0
     """share of the draws that go over an earlier collection again, where a run is given one (`lessons.joined`)"""
+    thin: float = 0.0
+    """up to this share of a matrix's sample is left out, another part in every step"""
     frozen: bool = False
     """the encoder stays as it is: it has read tens of thousands of matrices, a collection has hundreds"""
     pull: float = 0.0
@@ -97,8 +100,9 @@ class SFTConfig:
             raise SparseRLError(f"The 'reads' of fine-tuning must be one of {', '.join(READS)}. Got {self.reads!r}.")
         if self.epochs < 1 or self.batch_tokens < self.longest:
             raise SparseRLError("Fine-tuning needs at least 1 epoch and 'batch_tokens' of at least 'longest'.")
-        if not 0 <= self.again < 1:
-            raise SparseRLError(f"The 'again' of fine-tuning must be at least 0 and below 1. Got {self.again}.")
+        for name in ("again", "thin"):
+            if not 0 <= (given := getattr(self, name)) < 1:
+                raise SparseRLError(f"The {name!r} of fine-tuning must be at least 0 and below 1. Got {given}.")
         if self.pull < 0 or not self.gap > 0:
             raise SparseRLError("The 'pull' of forks must not be negative, and their 'gap' must be above 0.")
 
@@ -263,6 +267,8 @@ class FineTuning:
     def loss(self, step: int) -> Step:
         examples = [self._train[index] for index in self._batches[step]]
         ids, matrix = self._batch(examples)
+        if self.config.thin:
+            matrix = thinned(matrix, self.config.thin, (self.config.loop.seed, step))
         targets = learnt(ids, torch.tensor([each.body for each in examples], device=self.device))
         with autocast(self.device):
             nats, logits = program_loss(self.policy, ids, targets, matrix)
