@@ -134,6 +134,7 @@ def tune(
     from sparserl.engine import machine
     from sparserl.matrix import as_matrix
     from sparserl.operator import Operator
+    from sparserl.phases import phase
     from sparserl.referee import ahead_of
     from sparserl.value_order import value_order
 
@@ -160,10 +161,12 @@ def tune(
                 A, op, dtype=dtype, device="sim", columns=columns, candidates=count, policy=policy, seed=seed,
                 mode=mode, turns=turns, cache=cache, progress=progress, b_order=b_order, c_order=c_order,
             )  # fmt: skip
+        start_s = time.perf_counter() - began - read_s
         found = explore(matrix.pattern, settings, ahead, progress)
         about = _about(matrix.pattern, settings, ahead.machine())
-    found.phases_s = {"read": read_s, **found.phases_s}
-    engine, name = _settle(matrix, settings, found, backend)
+    found.phases_s = {"read": read_s, "start": start_s, **found.phases_s}
+    with phase(found.phases_s, "operator"):
+        engine, name = _settle(matrix, settings, found, backend)
     report = {**found.record(about, name), "from_cache": False}
     if kept is not None and not found.interrupted:
         kept.put(engine, report)

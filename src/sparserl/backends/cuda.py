@@ -68,6 +68,14 @@ def _why_not_driver(device: int) -> str | None:
     return None
 
 
+def _torch_version() -> str:
+    """Without importing it."""
+    try:
+        return metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
 def device_name(device: int) -> str:
     return str(call("cuDeviceGetName", 256, call("cuDeviceGet", device)).rstrip(b"\0").decode())
 
@@ -114,7 +122,7 @@ class CudaBackend(CudaMemory):
         versions = {
             "driver": f"{version // 1000}.{version % 1000 // 10}",
             "nvrtc": nvrtc.version(),
-            "torch": metadata.version("torch"),
+            "torch": _torch_version(),
             "cusparse": _cusparse_version(),
         }
         known = [speed for part, speed in MEMORY_TB_S.items() if part in name]

@@ -1,7 +1,7 @@
 """Which matrices a recipe is for, beyond what its layout admits: limits of registers, shared memory and patience.
 
-Every recipe is right on every matrix that its layout admits: one that is unfit is slow there, or another one has the
-same text. So a policy that misreads a matrix loses speed, not the result.
+Where a layout admits a matrix, no recipe on it is wrong: one that is unfit is slow, asks for more than the machine has,
+or shares its text with another. So a policy that misreads a matrix loses speed, not the result.
 """
 
 from __future__ import annotations
