@@ -123,6 +123,25 @@ def test_the_device_says_what_it_is(backend: CudaBackend) -> None:
     assert device.l2_tb_s > copy_tb_s / 2
 
 
+def test_alone_in_its_process_it_needs_no_torch() -> None:
+    code = (
+        "import sys\n"
+        "import numpy as np\n"
+        "from sparserl.backends.cuda import CudaBackend, identity\n"
+        "backend = CudaBackend(solo=True)\n"
+        "device = backend.device()\n"
+        "assert identity() == ('cuda', device.name, device.arch) and device.versions['cusparse'][0].isdigit()\n"
+        "for size in (1000, 10, 100_000):\n"
+        "    buffer = backend.alloc(4 * size)\n"
+        "    backend.write(buffer, np.arange(size, dtype=np.int32))\n"
+        "    assert (backend.read(buffer, np.dtype(np.int32), size) == np.arange(size)).all()\n"
+        "    assert backend.guards_intact(buffer)\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 1000, 1 << 20])
 def test_a_buffer_is_aligned_guarded_and_gives_back_what_was_written(backend: CudaBackend, size: int) -> None:
     data = np.random.default_rng(size).integers(0, 256, size).astype(np.uint8)
