@@ -76,16 +76,16 @@ collect() {
     ! grep -q "time is up" "$out"/collect-*.log || exit 75
 }
 estimate() {  # needs no GPU, but scikit-learn
-    local problem cases others
-    while IFS=, read -r problem cases others; do
+    local problem cases cut others
+    while IFS=, read -r problem cases cut others; do
         ((${#matrices[@]})) || others=0
         "${sparserl[@]}" train estimate --collection "$collection" --out "$out/estimated" --problem "$problem" \
-            --cases "$cases" --real "$others" "${matrices[@]}" | tail -n 1
-    done <<<"spmv f32,4000,1200
-spmv f64,1200,300
-spmm f32 32,1000,0
-spmm f32 64,1200,300
-spmm f32 128,1000,0"
+            --cases "$cases" --cut "$cut" --real "$others" "${matrices[@]}" | tail -n 1
+    done <<<"spmv f32,5200,1600,2000
+spmv f64,1200,0,300
+spmm f32 32,1000,0,0
+spmm f32 64,1200,0,300
+spmm f32 128,1000,0,0"
 }
 misfits() {  # needs no GPU
     "${sparserl[@]}" train misfits --collection "$collection" "${matrices[@]}" | tail -n 1

@@ -20,11 +20,11 @@ from sparserl.recipes import Recipe, admissible, summarise
 from sparserl.records import Problem
 from sparserl.store import append_jsonl, read_jsonl
 from sparserl.train import estimate as estimates
-from sparserl.train.cases import TrainingCase, drawn_cases, from_source, twisted_cases
+from sparserl.train.cases import TrainingCase, cut_cases, drawn_cases, from_source, twisted_cases
 from sparserl.train.chosen import ChoiceRules, choose, is_dev
 from sparserl.train.collected import CollectedCase, load
 from sparserl.train.controls import TreesConfig
-from sparserl.train.encode_data import twisted_real
+from sparserl.train.encode_data import CUT_FROM, Draws, draw_pattern, twisted_real
 from sparserl.train.withheld import withheld_recipe, withheld_text
 
 PROBLEM = Problem()
@@ -168,6 +168,23 @@ def test_matrices_like_those_of_the_encoder_are_made_again_from_what_is_written_
     assert len({p.fingerprint() for p in patterns}) == 3 and all(0 < p.nonzeros <= 1e4 for p in patterns)
     largest = {op: drawn_cases(Problem(op), 1)[0].source["most"] for op in ("spmv", "spmm")}  # type: ignore[arg-type]
     assert largest == {"spmv": 3e6, "spmm": 1.5e6}
+
+
+def test_cells_are_cut_out_as_a_whole_and_the_matrices_are_made_again_from_what_is_written_down() -> None:
+    listed = cut_cases(PROBLEM, 40, 5e3)
+    assert listed[3].name == "cut5000-3" and listed[3].source == {"cut": 3, "most": 5e3}
+    patterns = [each.load() for each in listed]
+    again = [from_source(each.name, json.loads(json.dumps(each.source))).load() for each in listed[:3]]
+    assert [p.fingerprint() for p in patterns[:3]] == [p.fingerprint() for p in again]
+    assert len({p.fingerprint() for p in patterns}) == 40 and all(100 <= p.nonzeros <= 1e4 for p in patterns)
+    fewer = 0
+    for number, cut in enumerate(patterns[:6]):
+        tries = (draw_pattern(CUT_FROM + 16 * number + attempt, Draws(most=5e3)) for attempt in range(16))
+        whole = next(each for each in tries if each.shape == cut.shape and each.nonzeros >= cut.nonzeros)
+        places = [set(zip(p.row_index().tolist(), p.cols.tolist(), strict=True)) for p in (whole, cut)]
+        assert places[1] <= places[0]
+        fewer += len(places[1]) < len(places[0])
+    assert fewer >= 5, "of a small one all cells may stay"
 
 
 def test_the_command_takes_its_share_of_them(collection: Path, tmp_path: Path) -> None:

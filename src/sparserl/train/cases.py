@@ -6,8 +6,8 @@ A case is written down as family, parameters and seed (or the name of a file) an
 Structure classes take turns, families within a class are drawn by weight, and sizes run from 1e3 to 2e7 nonzeros, most
 of them between 1e4 and 2e6. Problems of one operation share their matrices, so that the same matrix is seen with
 another type or number of columns. For estimates there are also matrices like those that the encoder learns from
-(`drawn_cases`) and what real ones are made into (`twisted_cases`). Not covered: matrices of withheld families
-(`splits`), which are never drawn here.
+(`drawn_cases`), some of them with parts cut out (`cut_cases`), and what real ones are made into (`twisted_cases`). Not
+covered: matrices of withheld families (`splits`), which are never drawn here.
 """
 
 from __future__ import annotations
@@ -62,6 +62,8 @@ class TrainingCase:
     """the file is REAL.mtx.gz or REAL.mtx in the folder of real matrices"""
     drawn: tuple[int, float] | None = None
     """number and largest size of a matrix like those that the encoder learns from, half of them twisted"""
+    cut: tuple[int, float] | None = None
+    """number and largest size of one like them that cells were cut out of"""
     twist: tuple[int, float] | None = None
     """number and largest size of a matrix that a real one was made into"""
     split: Literal["train", "dev"] = "train"
@@ -73,6 +75,8 @@ class TrainingCase:
             return {"dev": self.name}
         if self.drawn is not None:
             return {"drawn": self.drawn[0], "most": self.drawn[1]}
+        if self.cut is not None:
+            return {"cut": self.cut[0], "most": self.cut[1]}
         if self.twist is not None:
             return {"real": self.real, "twist": self.twist[0], "most": self.twist[1]}
         if self.spec is None:
@@ -85,6 +89,12 @@ class TrainingCase:
             from sparserl.train.encode_data import Draws, draw_pattern
 
             return draw_pattern(self.drawn[0], Draws(most=self.drawn[1]))
+        if self.cut is not None:
+            from sparserl.train.encode_data import Draws, cut_pattern
+
+            pattern = cut_pattern(self.cut[0], Draws(most=self.cut[1]))
+            splits.check_training(pattern)
+            return pattern
         if self.twist is not None:
             from sparserl.train.encode_data import twisted_real
 
@@ -112,6 +122,8 @@ def from_source(name: str, source: Mapping[str, Any]) -> TrainingCase:
         return TrainingCase(name, real=str(source["real"]), twist=(int(source["twist"]), float(source["most"])))
     if "real" in source:
         return TrainingCase(name, real=str(source["real"]))
+    if "cut" in source:
+        return TrainingCase(name, cut=(int(source["cut"]), float(source["most"])))
     if "drawn" in source:
         return TrainingCase(name, drawn=(int(source["drawn"]), float(source["most"])))
     return TrainingCase(name, Spec(source["family"], int(source["seed"]), dict(source["params"])))
@@ -159,6 +171,12 @@ def drawn_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> lis
     """
     most = most_nonzeros or DRAWN_MOST[problem.op]
     return [TrainingCase(f"drawn{most:.0f}-{number}", drawn=(number, most)) for number in range(count)]
+
+
+def cut_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[TrainingCase]:
+    """`count` matrices like those, each without some of its cells."""
+    most = most_nonzeros or DRAWN_MOST[problem.op]
+    return [TrainingCase(f"cut{most:.0f}-{number}", cut=(number, most)) for number in range(count)]
 
 
 def twisted_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[TrainingCase]:

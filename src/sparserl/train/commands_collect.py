@@ -143,6 +143,7 @@ def estimate(
     cases: Annotated[int, typer.Option(help="matrices")] = 3000,
     after: Annotated[int, typer.Option(help="Leave out so many: those that the collection may have.")] = 2000,
     drawn: Annotated[float, typer.Option(min=0, max=1, help="share of matrices like the encoder's, twisted")] = 0.6,
+    cut: Annotated[int, typer.Option(help="further matrices like the encoder's, with cells cut out")] = 0,
     real: Annotated[int, typer.Option(help="further matrices that real ones are made into; needs --matrices")] = 0,
     matrices: Annotated[Path | None, typer.Option(help="Folder with the real matrices of the collection.")] = None,
     budget: Annotated[float, typer.Option(help="Seconds; what is left is done by the next call.")] = 1e9,
@@ -150,7 +151,7 @@ def estimate(
     most_nonzeros: Annotated[float, typer.Option(help="Smaller matrices only, such as 5e3 for the simulator.")] = 0.0,
 ) -> None:
     """Guess what would be fast on matrices that nobody timed: fine-tuning learns from that first."""
-    from sparserl.train.cases import drawn_cases, range_up_to, training_cases, twisted_cases
+    from sparserl.train.cases import cut_cases, drawn_cases, range_up_to, training_cases, twisted_cases
     from sparserl.train.collected import load
     from sparserl.train.estimate import estimate as run
     from sparserl.train.estimate import estimator
@@ -161,7 +162,8 @@ def estimate(
     within = range_up_to(asked, most_nonzeros) if most_nonzeros else None
     many = round(drawn * cases)
     listed = training_cases(asked, after + cases - many, within=within)[after:]
-    listed += drawn_cases(asked, many, most_nonzeros) + twisted_cases(asked, real, most_nonzeros)
+    listed += drawn_cases(asked, many, most_nonzeros) + cut_cases(asked, cut, most_nonzeros)
+    listed += twisted_cases(asked, real, most_nonzeros)
     found = estimator(load(collection), asked, matrices=matrices, kept=collection / "features.jsonl")
     for row in run(listed, found, out, matrices=matrices, workers=workers, budget_s=budget):
         typer.echo(row)

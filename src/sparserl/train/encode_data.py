@@ -277,6 +277,31 @@ def twisted_real(pattern: Pattern, seed: int, most: float) -> Pattern:
     raise MatrixError(f"No twist number {seed} of this real matrix has 100 to {most:.0f} nonzeros.")
 
 
+CUT_FROM = 500_000
+"""the first number of a drawn matrix that cells are cut out of: far from those that are taken whole"""
+
+
+def cut_pattern(number: int, draws: Draws) -> Pattern:
+    """A drawn matrix without some of its cells: squares of any side, each kept or not as a whole.
+
+    Diagonals are then there in places, rows of one block are shorter than the next, and what a matrix is on the whole
+    no longer says what it is at any one place.
+    """
+    for attempt in range(16):
+        pattern = draw_pattern(CUT_FROM + 16 * number + attempt, draws)
+        rng = building.generator(CUT_FROM + 16 * number + attempt, PURPOSE + 3)
+        side = (2, 3, 4, 6, 8, 16, 32, 64)[int(rng.integers(0, 8))]
+        share = (0.3, 0.5, 0.7, 0.85, 0.95)[int(rng.integers(0, 5))]
+        up, left = (int(rng.integers(0, side)) for _ in range(2))
+        cell = (pattern.row_index().astype(np.int64) + up) // side * (pattern.columns // side + 2)
+        keep = building.chance(cell + (pattern.cols + left) // side, number, share)
+        before = np.concatenate([[0], np.cumsum(keep)]).astype(np.int32)
+        found = Pattern(pattern.rows, pattern.columns, before[pattern.row_start], pattern.cols[keep])
+        if found.nonzeros >= 100:
+            return found
+    raise MatrixError(f"No matrix number {number} of 100 nonzeros is left for {draws}. Widen 'least' … 'most'.")
+
+
 TWISTS = (_transposed, _cropped, _thinned, _doubled, _reordered, _symmetric, _repeated, _spiked)
 """one or two of them change a matrix"""
 
