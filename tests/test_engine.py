@@ -155,7 +155,7 @@ def test_on_another_device_it_is_verified_again_says_so_and_drops_its_times(capl
 
 
 def test_a_file_made_on_a_gpu_never_falls_to_the_simulator_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sparserl.backends.cuda.why_not", lambda device=0: "there is none")
+    monkeypatch.setattr("sparserl.backends.cuda.why_not", lambda *_, **__: "there is none")
     monkeypatch.setattr("sparserl.engine.machine", machine.__wrapped__)  # not the one opened before
     with pytest.raises(SparseRLError, match="cuda backend can't be used: there is none"):
         srl.loads(changed(make(random_matrix()), backend="cuda", device="NVIDIA H200"))

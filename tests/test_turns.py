@@ -443,7 +443,7 @@ def test_turns_share_the_candidates(
     monkeypatch.setattr("sparserl.policy.rewriting.Rewriter", Counting)
     pattern = make("stencil2d", 0, nx=8, ny=10, points=5)
     settings = Settings(Problem(), "sim", candidates, str(fresh), turns=turns)
-    first, rewrite = first_candidates(pattern, settings, machine("sim").device())
+    first, rewrite = first_candidates(pattern, settings, machine("sim").device)
     assert (rewrite is None) == (turns == 1)
     found = Findings("solver", "modelled", first)
     for each in first:
