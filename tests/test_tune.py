@@ -23,7 +23,7 @@ from sparserl.findings import Candidate, Findings
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Mode, Outcome, Problem, Timing, Verdict
 from sparserl.search import FINALISTS, Progress, best_of, choose, halve
-from sparserl.tune import Settings, make_problem
+from sparserl.tune import Settings, _Hit, _Kept, make_problem
 
 
 @dataclass(frozen=True)
@@ -385,6 +385,10 @@ def test_a_gpu_that_torch_cannot_use_is_left_alone_and_the_simulator_taken(
     A = small_matrix()
     op = sparserl.tune(A, device="auto", policy="recipes", candidates=1, cache=False)
     assert op.report["device"]["backend"] == "sim" and np.allclose(op @ np.ones(90), A @ np.ones(90), atol=1e-4)
+    known = iter([_Hit("made when torch could use it", True, {}, None)])
+    monkeypatch.setattr(_Kept, "get", lambda self: next(known, None))
+    again = sparserl.tune(A, device="auto", policy="recipes", candidates=1)
+    assert not again.report["from_cache"] and again.report["device"]["backend"] == "sim"
 
 
 def test_a_judge_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

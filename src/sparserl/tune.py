@@ -149,10 +149,8 @@ def tune(
     order = value_order(A, matrix.pattern)
     told = _told(device)
     kept = _Kept(matrix.pattern, settings, told) if cache else None
-    if kept is not None and (hit := kept.get()) is not None:
-        engine = _engine(
-            matrix, settings.problem, hit.source, machine(device), generated=hit.generated, binary=hit.binary
-        )
+    if kept is not None and (hit := kept.get()) is not None and (backend := machine(device)).name == told[0]:
+        engine = _engine(matrix, settings.problem, hit.source, backend, generated=hit.generated, binary=hit.binary)
         return Operator(matrix, settings.problem, engine, {**hit.report, "from_cache": True}, order)
     with ahead_of(told[0], settings.candidates) as ahead:  # the judge starts while torch does
         backend = machine(device)
