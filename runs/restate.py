@@ -1,12 +1,12 @@
-"""How results/collection came to today's words: tile and diagonal programs that are right wherever they are admitted.
+"""A collection from before 2026-11-16 in today's words: tile and diagonal programs that are right wherever admitted.
 
     python runs/restate.py OLD NEW && python -m sparserl.bench pack NEW       # folders of a collection, or estimates
 
-Before 2026-11-16 there were tiles without the code for rows that are longer than a block, and diagonals without the
+There were tiles without the code for rows that are longer than a block, and diagonals without the
 launch for what lies outside of them: right on the matrices that they were measured on, wrong on others. Recipes are
 written again by their names; variants get the same lines at the same places. What the lines don't fit (loops over
 blocks) is left out. Times stay those of the texts that were measured: where no row is cut and nothing lies outside, the
-compiler makes the same of both.
+compiler makes the same of both. `results/collection` is as it was measured.
 """
 
 from __future__ import annotations
@@ -24,19 +24,6 @@ from sparserl.records import Problem
 from sparserl.store import append_jsonl, read_jsonl
 from sparserl.train.encode_times import read_problem
 
-JOINED = """\
-    if (PIECES > 0 && blockIdx.x < PIECES) {{
-        const int piece = piece_info[blockIdx.x] >> 12, count = piece_info[blockIdx.x] & 4095;
-        if (count > 1) {{
-            if (thread == 0) partial[blockIdx.x] = sum;
-            if (!last_block_done(arrived + piece, count)) return;
-            sum = 0;
-            for (int i = thread; i < count; i += {threads}) sum += fresh(partial + piece + i);
-            sum = block_sum<{threads}>(sum);
-        }}
-    }}
-"""
-SPACE = ["// workspace: partial acc_t[max(1, pieces)] scratch", "// workspace: arrived int[max(1, pieces)] zeroed"]
 TAIL = 'extern "C" __global__ void __launch_bounds__(128) tail('
 CHANGED = ("// layout: tiles", "// layout: diagonals")
 GONE = ("longer than a block", "outside the diagonals")
@@ -54,11 +41,13 @@ def tile(text: str) -> str | None:
     ready = "const int thread = threadIdx.x;" in text and "acc_t sum" in text
     if len(stores) != 1 or len(threads) != 1 or not ready or "pieces" in text.split("{", 1)[1]:
         return None
-    text = text.replace(stores[0], JOINED.format(threads=threads[0]) + stores[0])
+    recipe = next(each.text for each in space(Problem()) if f"<<<blocks, {threads[0]}>>>" in each.text)
+    joined = recipe[recipe.index("    if (PIECES > 0") : recipe.index("    if (row >= 0)")]
+    text = text.replace(stores[0], joined + stores[0])
     text, signatures = re.subn(r"(value_t\* (?:__restrict__ )?y)\)\n\{", r"\1, acc_t* partial, int* arrived)\n{", text)
     lines = text.split("\n")
     launch = next(at for at, line in enumerate(lines) if line.startswith("// launch:"))
-    lines[launch:launch] = SPACE
+    lines[launch:launch] = [line for line in recipe.split("\n") if line.startswith("// workspace:")]
     return baked("\n".join(lines)) if signatures == 1 else None
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,23 +50,24 @@ def pack_evaluation(out: Path, level: int = LEVEL) -> list[Path]:
     """Compress the records of an evaluation; returns what was written."""
     written = []
     for plain in sorted(path for name in EVALUATED for path in out.glob(f"{name}.jsonl")):
-        lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in read_whole(plain))
-        written.append(_put_away(plain, "".join(lines), level))
+        written.append(put_away(plain, read_whole(plain), level))
     if not written and not any(out.glob("written-*.jsonl.zst")):
         raise StoreError(f"{out} has no records of an evaluation (written-NAME.jsonl). Make them with `sparserl eval`.")
     return written
 
 
-def _put_away(plain: Path, lines: str, level: int) -> Path:
+def put_away(plain: Path, records: Iterable[Mapping[str, Any]], level: int = LEVEL) -> Path:
+    """These records, compressed, in place of a file; returns where they are."""
+    lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in records)
     away = plain.with_name(plain.name + ".zst")
-    write_atomic(away, _zstandard(plain).ZstdCompressor(level=level).compress(lines.encode()))
-    plain.unlink()  # only once its records are safe elsewhere
+    write_atomic(away, _zstandard(plain).ZstdCompressor(level=level).compress("".join(lines).encode()))
+    plain.unlink(missing_ok=True)  # only once its records are safe elsewhere
     return away
 
 
 def read(out: Path, name: str) -> list[dict[str, Any]]:
     """The latest records of one name, the oldest first; none where there is no file."""
-    records = _packed(_away(out, name)) + read_jsonl(_plain(out, name))
+    records = read_whole(_plain(out, name))
     if name not in KEYS:
         return records
     kept: dict[str, dict[str, Any]] = {}
@@ -87,9 +89,7 @@ def pack(out: Path, level: int = LEVEL) -> list[Path]:
         plain = _plain(out, name)
         if not plain.exists():
             continue
-        kept = (_rounded(each, DIGITS.get(name)) for each in read(out, name))
-        lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in kept)
-        written.append(_put_away(plain, "".join(lines), level))
+        written.append(put_away(plain, (_rounded(each, DIGITS.get(name)) for each in read(out, name)), level))
     if not written and not any(_away(out, name).exists() for name in names):
         raise StoreError(
             f"{out} has no records ({', '.join(NAMES)}.jsonl). Make them with `explore` and `race`, or `train collect`."

@@ -10,7 +10,6 @@ Not covered: problems other than SpMV in float32, and programs that are no recip
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zstandard
 
 from sparserl import layouts, program, recipes
 from sparserl.assemble import assemble
@@ -32,7 +30,7 @@ from sparserl.layouts import padding_value
 from sparserl.matrix import Pattern
 from sparserl.recipes import Recipe
 from sparserl.records import LayoutLine, Packed, Problem
-from sparserl.store import append_jsonl, write_atomic
+from sparserl.store import append_jsonl
 from sparserl.values import store
 
 PROBLEM = Problem()
@@ -61,10 +59,7 @@ def collect(
 
 def put_away(out: Path) -> None:
     """pairs.jsonl becomes pairs.jsonl.zst."""
-    lines = (json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n" for row in archive.read(out, "pairs"))
-    data = zstandard.ZstdCompressor(level=archive.LEVEL).compress("".join(lines).encode())
-    write_atomic(out / "pairs.jsonl.zst", data)
-    (out / "pairs.jsonl").unlink(missing_ok=True)  # only once its rows are safe elsewhere
+    archive.put_away(out / "pairs.jsonl", archive.read(out, "pairs"))
 
 
 def draw(records: Iterable[Record], cases: Sequence[Case], seed: int = 0) -> dict[str, list[Record]]:

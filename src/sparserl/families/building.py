@@ -129,7 +129,11 @@ def drop(pattern: Pattern, seed: int, fill: float) -> Pattern:
     if fill >= 1.0:
         return pattern
     row = pattern.row_index()
-    keep = chance(np.arange(pattern.nonzeros, dtype=np.int64), seed, fill) | (row == pattern.cols)
+    return only(pattern, chance(np.arange(pattern.nonzeros, dtype=np.int64), seed, fill) | (row == pattern.cols))
+
+
+def only(pattern: Pattern, keep: Array) -> Pattern:
+    """The entries for which `keep`, one a nonzero, is true."""
     before = np.concatenate([[0], np.cumsum(keep)]).astype(np.int32)
     return Pattern(pattern.rows, pattern.columns, before[pattern.row_start], pattern.cols[keep])
 

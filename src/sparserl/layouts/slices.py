@@ -259,10 +259,15 @@ ELL_PADDING = 6
 """slots a nonzero that are admitted. Recipes stay below three: what is near that limit is slow, and not refused"""
 
 
+def ell_width(pattern: Pattern, line: LayoutLine) -> int:
+    """Slots of a row: the longest, filled up to whole groups."""
+    return round_up(row_lengths(pattern).longest, line.number("group"))
+
+
 def ell_slots(pattern: Pattern, line: LayoutLine) -> int:
     """Slots of all rows in one width."""
     c = line.number("c")
-    return div_up(pattern.rows, c) * c * round_up(row_lengths(pattern).longest, line.number("group"))
+    return div_up(pattern.rows, c) * c * ell_width(pattern, line)
 
 
 class Ell:
@@ -275,9 +280,6 @@ class Ell:
     def own_contract(self, line: LayoutLine) -> tuple[Param, ...]:
         return (*scalars("slices", "width"), *index_params(line, "slices", "slices * c * width"))
 
-    def _width(self, pattern: Pattern, line: LayoutLine) -> int:
-        return round_up(row_lengths(pattern).longest, line.number("group"))
-
     def admits(self, pattern: Pattern, line: LayoutLine) -> str | None:
         slots = ell_slots(pattern, line)
         return refuse_slots(self.name, slots, pattern.nonzeros, ELL_PADDING) or refuse_columns(
@@ -285,7 +287,7 @@ class Ell:
         )
 
     def pack(self, pattern: Pattern, line: LayoutLine) -> Packed:
-        c, width = line.number("c"), self._width(pattern, line)
+        c, width = line.number("c"), ell_width(pattern, line)
         plan = plan_ell(pattern, c, width)
         slot_of = slot_of_entries(pattern, plan, c, line.number("group"))
         own = {"slices": len(plan.slice_start) - 1, "width": width}

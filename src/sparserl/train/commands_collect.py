@@ -176,7 +176,7 @@ def misfits(
     matrices: Annotated[Path | None, typer.Option(help="Folder with the real matrices of the collection.")] = None,
     workers: Annotated[int, typer.Option(help="processes; 0: none but this one")] = CORES,
 ) -> None:
-    """Look for programs that are fast elsewhere and wrong here: the ranking pass learns from them."""
+    """Look for programs that are fast elsewhere and don't fit here: fine-tuning learns from them."""
     from sparserl.train.collected import load
     from sparserl.train.misfits import misfits as run
 

@@ -294,9 +294,7 @@ def cut_pattern(number: int, draws: Draws) -> Pattern:
         share = (0.3, 0.5, 0.7, 0.85, 0.95)[int(rng.integers(0, 5))]
         up, left = (int(rng.integers(0, side)) for _ in range(2))
         cell = (pattern.row_index().astype(np.int64) + up) // side * (pattern.columns // side + 2)
-        keep = building.chance(cell + (pattern.cols + left) // side, number, share)
-        before = np.concatenate([[0], np.cumsum(keep)]).astype(np.int32)
-        found = Pattern(pattern.rows, pattern.columns, before[pattern.row_start], pattern.cols[keep])
+        found = building.only(pattern, building.chance(cell + (pattern.cols + left) // side, number, share))
         if found.nonzeros >= 100:
             return found
     raise MatrixError(f"No matrix number {number} of 100 nonzeros is left for {draws}. Widen 'least' … 'most'.")
