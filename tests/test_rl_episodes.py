@@ -313,7 +313,7 @@ def test_a_policy_learns_to_play_two_turns_from_pairs() -> None:
         adam.step()
         losses.append(float(step.loss.detach()))
     assert losses[-1] < 0.05 * losses[0]
-    config = PlayConfig(count=2, turns=2, settings=SampleSettings(temperature=0.5, max_tokens=100))
+    config = PlayConfig(count=2, turns=2, settings=SampleSettings(temperature=0.2, max_tokens=100))
     player = Player(Sampler(policy, TOKENIZER), Table({TINY[0]: pair.judged}), reward, look, config)
     rollouts = player.play(PROMPTS[:1], 3)
     assert rollouts == player.play(PROMPTS[:1], 3)

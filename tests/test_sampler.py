@@ -140,6 +140,38 @@ def test_tokens_come_as_often_as_the_model_says(policy: Policy, sampler: Sampler
     assert seen.max() > 2 * count / VOCABULARY, "a flat distribution would prove little"
 
 
+def test_samples_of_a_matrix_are_spread_over_its_distribution(policy: Policy, sampler: Sampler) -> None:
+    """As many begin with a token as it has parts of the probability, but for what is lost at its ends."""
+    batch = matrices(3)
+    with torch.no_grad():
+        expected = policy(torch.full((3, 1), PROGRAM), batch)[:, 0].softmax(-1).double().numpy()
+    for index, programs in enumerate(sampler.sample(batch, 100, SampleSettings(max_tokens=1))):
+        seen = np.bincount([each.ids[1] for each in programs], minlength=VOCABULARY)
+        assert np.abs(seen - 100 * expected[index]).max() < 1.001
+        assert seen.max() > 4, "a flat distribution would prove little"
+
+
+def test_each_sample_alone_has_the_distribution_of_the_model(policy: Policy, sampler: Sampler) -> None:
+    """Of its second token too, which is chosen by what the first left undecided. Every matrix of the batch is one draw
+    of four samples, of which the first ones are counted, or the last ones."""
+    first, draws, temperature = matrices(1), 1500, 0.5
+    batch = EncoderInput(*(each.expand(draws, *each.shape[1:]) for each in first))
+    found = sampler.sample(batch, 4, SampleSettings(temperature, max_tokens=2, stop_at_eos=False, batch=2000))
+    with torch.no_grad():
+        every = torch.arange(VOCABULARY)
+        whole = EncoderInput(*(each.expand(VOCABULARY, *each.shape[1:]) for each in first))
+        logits = policy(torch.stack((torch.full_like(every, PROGRAM), every), dim=1), whole)
+        begin, then = (logits / temperature).softmax(-1).double().unbind(1)
+        expected = draws * (begin[0][:, None] * then).numpy()
+    for number in (0, 3):
+        seen = np.zeros_like(expected)
+        np.add.at(seen, tuple(np.array([programs[number].ids[1:3] for programs in found]).T), 1)
+        common = expected >= 5
+        chi = float((((seen - expected) ** 2) / expected)[common].sum())
+        assert common.sum() > 15
+        assert chi < common.sum() + 5 * np.sqrt(2 * common.sum())
+
+
 def test_greedy_takes_the_most_probable_token(policy: Policy, sampler: Sampler) -> None:
     batch = matrices(2)
     for index, programs in enumerate(sampler.sample(batch, 1, SampleSettings(greedy=True, max_tokens=30))):
@@ -168,7 +200,6 @@ def test_a_sequence_depends_on_its_seed_matrix_and_number_alone(policy: Policy) 
     whole = ids(6)
     assert ids(6) == whole
     assert ids(6, batch=4) == whole
-    assert [programs[:2] for programs in whole] == ids(2)
     assert ids(6, seed=1) != whole
     assert len({tuple(each) for each in whole[0]}) == 6
 
@@ -288,10 +319,11 @@ def test_the_ends_of_the_unit_interval_choose_allowed_tokens() -> None:
     allowed = torch.zeros(2, 10, dtype=torch.bool)
     allowed[:, 3:5] = True
     uniform = torch.tensor([0.0, float(np.nextafter(np.float32(1), np.float32(0)))])
-    token, log_prob, sampled = choose(logits, uniform, Choice(1.0, 1.0, False, EOS, 0), allowed)
-    assert token.tolist() == [3, 4]
-    assert log_prob.tolist() == pytest.approx([-np.log(10)] * 2)
-    assert sampled.tolist() == pytest.approx([-np.log(2)] * 2)
+    found = choose(logits, uniform, Choice(1.0, 1.0, False, EOS, 0), allowed)
+    assert found.token.tolist() == [3, 4]
+    assert found.log_prob.tolist() == pytest.approx([-np.log(10)] * 2)
+    assert found.sampled_log_prob.tolist() == pytest.approx([-np.log(2)] * 2)
+    assert found.rest.tolist() == pytest.approx([0.0, 1.0], abs=1e-6)
 
 
 # ── What is refused ───────────────────────────────────────────────────────────

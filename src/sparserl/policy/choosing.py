@@ -1,12 +1,14 @@
 """How the next token is chosen from logits: temperature, top-p, masks, one uniform number a token.
 
 A token is the inverse of the cumulative distribution at that number, so what a sequence becomes depends on its own
-numbers alone, not on the batch around it. No host sync and fixed shapes on a GPU, so that a step can be captured.
+numbers alone, not on the batch around it. What the token leaves undecided of the number is uniform again, and decides
+the next one (`Sampler` says what that is for). No host sync and fixed shapes on a GPU, so that a step can be captured.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -28,29 +30,38 @@ class Choice:
     """whether <eos> ends a sequence"""
 
 
-def choose(logits: Tensor, uniform: Tensor, choice: Choice, allowed: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """The chosen token, its log-probability under the model, and that under the distribution it was drawn from.
+class Chosen(NamedTuple):
+    """The token of each row, and what there is to know of it."""
 
-    logits: (rows, vocabulary) float32; uniform: (rows,) in [0, 1); allowed: (rows, vocabulary) bool or None.
-    The first log-probability knows neither temperature, top-p nor mask; the second knows all three (0 where greedy).
-    """
+    token: Tensor
+    log_prob: Tensor
+    """under the model: knows neither temperature, top-p nor mask"""
+    sampled_log_prob: Tensor
+    """under the distribution it was drawn from: knows all three; 0 where greedy"""
+    rest: Tensor
+    """float64: where the uniform number stood in the token's share, from 0 to 1"""
+
+
+def choose(logits: Tensor, uniform: Tensor, choice: Choice, allowed: Tensor | None) -> Chosen:
+    """logits: (rows, vocabulary) float32; uniform: (rows,) in [0, 1); allowed: (rows, vocabulary) bool or None."""
     picked = logits if allowed is None else logits.masked_fill(~allowed, -torch.inf)
     log_total = torch.logsumexp(logits, dim=-1)
     if choice.greedy:
         token = picked.argmax(dim=-1)
         log_prob = logits.gather(1, token[:, None])[:, 0] - log_total
-        return token, log_prob, torch.zeros_like(log_prob)
+        return Chosen(token, log_prob, torch.zeros_like(log_prob), uniform.double())
     probs = torch.softmax(picked / choice.temperature, dim=-1)
     if choice.top_p < 1.0:
         probs = probs.masked_fill(probs < nucleus_floor(probs, choice.top_p), 0.0)
     # float64: a parallel float32 sum is not monotone to the last digit, and could pick a token of probability zero.
     cumulative = probs.cumsum(dim=-1, dtype=torch.float64)
     total = cumulative[:, -1:]
-    token = torch.searchsorted(cumulative, uniform[:, None].double() * total, right=True)
-    token = token.clamp_(max=logits.shape[1] - 1)
+    at = uniform[:, None].double() * total
+    token = torch.searchsorted(cumulative, at, right=True).clamp_(max=logits.shape[1] - 1)
     log_prob = logits.gather(1, token)[:, 0] - log_total
-    sampled = (probs.gather(1, token) / total).log()[:, 0].float()
-    return token[:, 0], log_prob, sampled
+    share = probs.gather(1, token).double()
+    rest = 1.0 - (cumulative.gather(1, token) - at) / share
+    return Chosen(token[:, 0], log_prob, (share / total).log()[:, 0].float(), rest[:, 0].clamp(0.0, 1.0))
 
 
 def nucleus_floor(probs: Tensor, top_p: float) -> Tensor:

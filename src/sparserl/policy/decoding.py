@@ -116,6 +116,7 @@ class Decoder:
         self.line = torch.arange(rows, device=device)
         self.allowed = torch.ones(rows, shape.vocabulary, dtype=torch.bool, device=device)
         self.noise = torch.zeros(rows, steps, device=device)
+        self.code = torch.zeros(rows, dtype=torch.float64, device=device)
         self.forced = torch.full((rows, steps), -1, dtype=torch.long, device=device)
         self.ids = torch.zeros(rows, steps, dtype=torch.long, device=device)
         self.log_probs = torch.zeros(rows, steps, device=device)
@@ -128,10 +129,13 @@ class Decoder:
         self.side: torch.cuda.Stream | None = None
         self.graphs: dict[tuple[int, int, bool, Choice], torch.cuda.CUDAGraph] = {}
 
-    def begin(self, prompt: KeysValues, matrix_of: Tensor, last: Tensor, noise: Tensor, forced: Tensor) -> None:
+    def begin(
+        self, prompt: KeysValues, matrix_of: Tensor, last: Tensor, *, code: Tensor, noise: Tensor, forced: Tensor
+    ) -> None:
         """Load sequences: `prompt` is the cache of each matrix, `matrix_of[row]` which one a row continues.
 
-        last: (rows,) the given token that the first step reads; noise, forced: (rows, steps), forced -1 where free.
+        last: (rows,) the given token that the first step reads; code: (rows,) float64 in [0, 1); noise, forced:
+        (rows, steps), forced -1 where free. A token is chosen by the sum of code and noise, and leaves the next code.
         """
         count = matrix_of.shape[0]
         self.position = prompt[0][0].shape[2]
@@ -141,6 +145,7 @@ class Decoder:
         self.tokens[:count] = last
         self.done[:count] = False
         self.done[count:] = True
+        self.code[:count] = code
         self.noise[:count, : noise.shape[1]] = noise
         self.forced[:count, : forced.shape[1]] = forced
         self.line.copy_(torch.arange(self.rows))
@@ -191,7 +196,7 @@ class Decoder:
 
         Not `torch.cuda.graph`: that collects garbage at each capture, and a batch that shrinks captures dozens.
         """
-        moved = (self.tokens, self.done, self.position_index, self.step_index)
+        moved = (self.tokens, self.done, self.code, self.position_index, self.step_index)
         if self.side is None:
             self.side = torch.cuda.Stream(self.tokens.device)  # type: ignore[no-untyped-call]
         current = torch.cuda.current_stream(self.tokens.device)
@@ -222,16 +227,17 @@ class Decoder:
         logits = self._logits(live, window)
         line, step = self.line[:live], self.step_index
         done = self.done[:live]
-        token, log_prob, sampled_log_prob = choose(
-            logits, self.noise[line, step], choice, self.allowed[:live] if masked else None
-        )
+        code = self.code[line]
+        uniform = (code + self.noise[line, step]).frac()
+        chosen = choose(logits, uniform, choice, self.allowed[:live] if masked else None)
         forced = self.forced[line, step]
         free = forced < 0
-        token = torch.where(free, token, forced)
+        token = torch.where(free, chosen.token, forced)
         token = torch.where(done, choice.pad, token)
         self.ids[line, step] = token
-        self.log_probs[line, step] = torch.where(free, log_prob, 0.0)
-        self.sampled_log_probs[line, step] = torch.where(free, sampled_log_prob, 0.0)
+        self.log_probs[line, step] = torch.where(free, chosen.log_prob, 0.0)
+        self.sampled_log_probs[line, step] = torch.where(free, chosen.sampled_log_prob, 0.0)
+        self.code[line] = torch.where(free, chosen.rest, code)
         if choice.stop:
             self.done[:live] = done | (free & (token == choice.eos))
         self.tokens[:live] = token

@@ -1,9 +1,12 @@
 """The sampler: programs written token by token for a batch of matrices, several each.
 
 A matrix is encoded once and its prefix read once; the cache of it is copied to its samples. Then all sequences step
-together (`decoding.py`; a CUDA graph a step on a GPU) until each has written <eos> or come to its limit. What a
-sequence becomes depends on (seed, which matrix, which sample), not on the batch around it, up to the rounding of the
-matrix products.
+together (`decoding.py`; a CUDA graph a step on a GPU) until each has written <eos> or come to its limit.
+
+The samples of a matrix are spread: each is drawn from the policy's own distribution, but from the k-th of `count` equal
+parts of it (arithmetic sampling, Vilnis et al. 2023), so that sixteen of them hold what has a sixteenth of the
+probability, and repeat less. Samples of different matrices of a batch are independent. What a sequence becomes depends
+on (seed, which matrix, which sample of how many), not on the batch around it, up to the rounding of the products.
 
 Not covered: sequences that join a running batch, speculative decoding, several devices.
 """
@@ -126,11 +129,12 @@ class Sampler:
                     prefix = self.policy.prefix(matrix.to(self.device))
                 prompts = self._prompts(forced, prefix.shape[0])
                 masks = one_each(mask, prefix.shape[0])
-                rows = [(m, s) for m in range(prefix.shape[0]) for s in range(count)]
+                rows = [(m, s / count) for m in range(prefix.shape[0]) for s in range(count)]
                 written: list[list[Written]] = [[] for _ in range(prefix.shape[0])]
                 for first in range(0, len(rows), settings.batch):
                     part = rows[first : first + settings.batch]
-                    for (m, _), one in zip(part, self._batch(part, prefix, prompts, masks, settings), strict=True):
+                    programs = self._batch(part, prefix, prompts, masks, settings)
+                    for (m, _), one in zip(part, programs, strict=True):
                         written[m].append(one)
         finally:
             self.policy.train(was_training)
@@ -153,12 +157,13 @@ class Sampler:
 
     def _batch(
         self,
-        rows: list[tuple[int, int]],
+        rows: list[tuple[int, float]],
         prefix: Tensor,
         prompts: list[list[int]],
         masks: list[TokenMask | None],
         settings: SampleSettings,
     ) -> list[Written]:
+        """rows: which matrix, and where on the circle of its distribution the sample begins."""
         special = self.tokenizer.special
         choice = Choice(
             1.0 if settings.greedy else settings.temperature,
@@ -179,13 +184,16 @@ class Sampler:
         for line, (m, _) in enumerate(rows):
             rest = prompts[m][shared:]
             forced[line, : len(rest)] = torch.tensor(rest, dtype=torch.long)
-        noise = np.stack([np.random.default_rng([settings.seed, *row]).random(steps, np.float32) for row in rows])
+        # The samples of a matrix share their noise: it turns the circle that they stand on, evenly at first.
+        noise = np.stack([np.random.default_rng([settings.seed, m]).random(steps, np.float32) for m in matrices])
+        matrix_of = torch.tensor([place[m] for m, _ in rows])
         decoder.begin(
             prompt,
-            torch.tensor([place[m] for m, _ in rows], device=self.device),
+            matrix_of.to(self.device),
             torch.tensor([prompts[m][shared - 1] for m, _ in rows], device=self.device),
-            torch.from_numpy(noise).to(self.device),
-            forced.to(self.device),
+            code=torch.tensor([code for _, code in rows], dtype=torch.float64, device=self.device),
+            noise=torch.from_numpy(noise)[matrix_of].to(self.device),
+            forced=forced.to(self.device),
         )
         taken = self._run(decoder, choice, steps, [masks[m] for m, _ in rows], [prompts[m][1:shared] for m, _ in rows])
         return self._collect(decoder, taken, [prompts[m] for m, _ in rows], shared, settings)
