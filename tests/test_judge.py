@@ -13,6 +13,7 @@ from sparserl.backends.backend import Device
 from sparserl.judge import timing
 from sparserl.judge.case import Case
 from sparserl.judge.evaluate import Judge
+from sparserl.judge.handed import Near
 from sparserl.judge.plain import NAME, plain
 from sparserl.judge.reference import SHARED
 from sparserl.judge.sandbox import WorkerError
@@ -187,7 +188,7 @@ def test_what_is_shown_to_several_is_sent_once_and_dropped_when_others_come(
     assert not set(dropped) & case._desk._sets
 
 
-def test_programs_that_are_known_are_verified_after_a_race_and_not_before(
+def test_programs_that_were_judged_right_are_verified_after_a_race_or_not_at_all(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = judge.open(pattern_of(60, 50), Problem(), seed=1)
@@ -204,10 +205,36 @@ def test_programs_that_are_known_are_verified_after_a_race_and_not_before(
     before, whole = asked.index("time"), asked.count("check")
     assert "check" in asked[:before]
     asked.clear()
-    race = case.race([good, WRONG], modes=("solver",), known=True)
+    race = case.race([good, WRONG], modes=("solver",), verify="after")
     assert "check" not in asked[: asked.index("time")] and 0 < asked.count("check") < whole
     assert race.outcomes[good].correct and race[good]["solver"].median_us > 0
     assert race.outcomes[WRONG].verdict is Verdict.WRONG and WRONG not in race
+    asked.clear()
+    race = case.race([good], modes=("solver",), verify="not")
+    assert race.outcomes[good].correct and race[good]["solver"].median_us > 0 and "check" not in asked
+
+
+def test_what_differs_in_one_number_is_handed_over_as_that_number(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = judge.open(pattern_of(60, 50), Problem(), seed=1)
+    drawn, handed, hand = [], [], case._desk.handed
+
+    def watched(check):
+        drawn.append(check)
+        handed.append(hand(check))
+        return handed[-1]
+
+    monkeypatch.setattr(case._desk, "handed", watched)
+    assert case.judge([plain(Problem())])[0].correct
+    near = [(check, each) for check, each in zip(drawn, handed, strict=True) if isinstance(each, Near)]
+    assert [each.of for _, each in near] == ["values", "x"] * 2
+    named = {each: check for check, each in zip(drawn, handed, strict=True) if isinstance(each, str)}
+    for check, each in near:
+        before = named[each.key]
+        values, x = each.after(before.values, before.x)
+        assert values.tobytes() == check.values.tobytes() and x.tobytes() == check.x.tobytes()
+        assert np.count_nonzero(values != before.values) + np.count_nonzero(x != before.x) == 1
 
 
 def test_where_timing_together_fails_each_is_judged_alone(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:

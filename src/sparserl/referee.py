@@ -33,7 +33,7 @@ class JudgeReferee:
     def race(self, texts: Sequence[str], rounds: int, baselines: bool) -> tuple[list[Outcome], dict[str, Timing]]:
         names = self.case.baselines() if baselines else ()
         named = {f"candidate {i}": text for i, text in enumerate(texts)}
-        race = self.case.race(named, names, (self.mode,), rounds, FULL_MS, known=not baselines)
+        race = self.case.race(named, names, (self.mode,), rounds, FULL_MS, verify="after" if baselines else "not")
         outcomes = [race.outcomes[f"candidate {i}"] for i in range(len(texts))]
         return outcomes, {name: race[name][self.mode] for name in names if name in race}
 

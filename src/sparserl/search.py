@@ -57,7 +57,7 @@ class Referee(Protocol):
     def race(self, texts: Sequence[str], rounds: int, baselines: bool) -> tuple[list[Outcome], dict[str, Timing]]:
         """Programs that were judged right, and the baselines if asked for, timed side by side.
 
-        Where the baselines are, times count: there the programs are verified all over again.
+        Where the baselines are, times count: after that the programs are verified once more.
         """
 
 

@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from sparserl.errors import BackendError
 from sparserl.judge import plain, timing
@@ -129,11 +129,11 @@ class Case:
         rounds: int = 7,
         graph_ms: float = 2.0,
         *,
-        known: bool = False,
+        verify: Literal["around", "after", "not"] = "around",
     ) -> Race:
         """Time programs and baselines side by side, round by round, and verify the programs before and after.
 
-        Names are the mapping's keys, or the texts. known: judged right before, so they are verified after it alone.
+        Names: the mapping's keys, or the texts. verify: 'after' what was judged before, 'not' what is raced again too.
         """
         race = Race()
         named = dict(texts) if isinstance(texts, Mapping) else {text: text for text in texts}
@@ -142,14 +142,11 @@ class Case:
         names, library = list(named), [name for name in baselines if name != plain.NAME]
         refused: Watcher = lambda index, outcome: race.outcomes.update({names[index]: outcome})  # noqa: E731
         entries = {names[index]: entry for index, entry in self._compiled(list(named.values()), refused)}
-        if known:
-            self._begin()
-        else:
-            self._verify_all(entries, race.outcomes.__setitem__)
+        self._verify_all(entries if verify == "around" else {}, race.outcomes.__setitem__)
         readings = self._time_together(entries, library, _Clocking(tuple(modes), rounds, graph_ms), race)
         for name, timings in readings.items():
             if name in entries:
-                race.outcomes[name] = self._settled(entries[name], timings)
+                race.outcomes[name] = self._settled(entries[name], timings, recheck=verify != "not")
             if name in library or race.outcomes[name].correct:
                 race[name] = timings
         return race
@@ -258,12 +255,13 @@ class Case:
             if self._modelled:
                 self._desk.unload(entry)
 
-    def _settled(self, entry: Entry, timings: Timings) -> Outcome:
+    def _settled(self, entry: Entry, timings: Timings, recheck: bool = True) -> Outcome:
         """After timing: verified once more, and the times themselves looked at."""
         try:
-            self._desk.load(entry)
-            with phase(entry.phases_s, "verify"):
-                self._trial(entry).recheck()
+            if recheck:
+                self._desk.load(entry)
+                with phase(entry.phases_s, "verify"):
+                    self._trial(entry).recheck()
         except Stopped as stopped:
             return self._stopped(entry, stopped)
         finally:

@@ -16,11 +16,11 @@ from typing import Any
 
 from sparserl.backends.backend import Binary
 from sparserl.judge.compiling import Compiled
+from sparserl.judge.handed import Check
 from sparserl.judge.prepare import Packs, Prepared
 from sparserl.judge.reference import SHARED, Array, ValueSet
 from sparserl.judge.sandbox import Sandbox, WorkerError
 from sparserl.judge.trial import Stopped
-from sparserl.judge.worker import Check
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Outcome, Packed, Problem, Verdict
 
@@ -106,8 +106,10 @@ class Desk:
         self._baselines.clear()
 
     def handed(self, check: ValueSet) -> Check:
-        """The set as the worker takes it: by name if it is used more than once."""
+        """The set as the worker takes it: by name if it is used more than once, or by what differs from a named one."""
         key = check.key or check.shared
+        if not key and check.near is not None and check.near.key in self._sets:
+            return check.near
         if not key:
             return check.values, check.x
         if key not in self._sets:

@@ -21,8 +21,8 @@ from sparserl.values import widen
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-BLOCK_WORK = 1 << 21
-"""nonzeros times columns of a block"""
+BLOCK_WORK, LEAST_WORK = 1 << 21, 1 << 16
+"""nonzeros times columns of a block: at most, and what a thread is worth starting for"""
 MOST_THREADS = 16
 FLOAT32_SUM = 1 << 18
 """entries of a row that float32 adds up one by one to a per cent; far beyond, a sum no longer grows"""
@@ -37,7 +37,7 @@ class Product:
         self.narrow = np.dtype(np.float32 if longest < FLOAT32_SUM else np.float64)
         """for sums of which only the size matters: half the bytes, and gathers are what a product costs"""
         start, rows = pattern.row_start, pattern.rows
-        each = max(1, BLOCK_WORK // n)
+        each = max(1, min(BLOCK_WORK // n, max(LEAST_WORK // n, pattern.nonzeros // MOST_THREADS)))
         border = np.searchsorted(start, np.arange(each, pattern.nonzeros, each))
         border = np.unique(np.concatenate([[0], border, [rows]]))
         self._blocks = []

@@ -29,6 +29,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from sparserl.judge.handed import Near
 from sparserl.judge.product import Product, in_threads
 from sparserl.judge.tolerance import limits, row_blocks
 from sparserl.matrix import Pattern
@@ -79,6 +80,8 @@ class ValueSet:
     """the columns of C that `expected` and `limit` are of; None: all"""
     shared: str = ""
     """names a fresh set that programs are shown together, until the next ones come (`SHARED`); empty for one's own"""
+    near: Near | None = None
+    """what tells it from a set with a name, where that is one number: cheaper to hand over than the set"""
 
     @property
     def nbytes(self) -> int:
@@ -166,6 +169,8 @@ class Reference:
             return self._pool[f"{check.key} value"], self._pool[f"{check.key} x"]
         values, x, pattern, dtype = check.values.copy(), check.x.copy(), self.pattern, self.problem.dtype
         rows = by_column = np.zeros(0, dtype=np.int64)
+        name = check.key or check.shared
+        others: list[Near | None] = [None, None]
         if len(values):
             place = self._random.integers(len(values))
             values[place] = _flipped(values[place : place + 1], dtype)[0]
@@ -177,10 +182,12 @@ class Reference:
             x[at] = _flipped(x[at : at + 1], dtype)[0]
             rows = np.searchsorted(pattern.row_start, [place], side="right") - 1
             by_column = np.searchsorted(pattern.row_start, np.flatnonzero(pattern.cols == column), side="right") - 1
+            if name:
+                others = [Near(name, "values", int(place), values[place]), Near(name, "x", at, x[at])]
         keys = (f"{check.key} value", f"{check.key} x") if check.key else ("", "")
         out = (
-            self._again(replace(check, key=keys[0], shared="", values=values), rows),
-            self._again(replace(check, key=keys[1], shared="", x=x), by_column),
+            self._again(replace(check, key=keys[0], shared="", near=others[0], values=values), rows),
+            self._again(replace(check, key=keys[1], shared="", near=others[1], x=x), by_column),
         )
         if check.key:
             self._pool.update(zip(keys, out, strict=True))

@@ -15,11 +15,12 @@ from typing import Any, Protocol
 import numpy as np
 
 from sparserl.backends.backend import Part
+from sparserl.judge.handed import Check
 from sparserl.judge.reference import AFTER, CHAIN_STEPS, Kind, Reference, ValueSet
 from sparserl.judge.sandbox import WorkerError
 from sparserl.judge.timing import feeds_back
 from sparserl.judge.verify import compare, compare_chain, same_bits
-from sparserl.judge.worker import Check, Ran
+from sparserl.judge.worker import Ran
 from sparserl.records import Problem, Verdict
 
 FIRST_CHECKS: tuple[Kind, ...] = ("narrow", "wide", "isolation", "wide", "timed", "fed")

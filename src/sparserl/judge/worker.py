@@ -22,6 +22,7 @@ from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, 
 from sparserl.backends.driver import StickyError
 from sparserl.errors import SparseRLError
 from sparserl.judge import channel
+from sparserl.judge.handed import Check, Near, kept_as
 from sparserl.judge.holdings import Loaded, Structure, touched
 from sparserl.judge.lockdown import lockdown
 from sparserl.judge.sandbox import Hello
@@ -43,8 +44,6 @@ OWN_TURNS = ("time", "floor_us")
 """commands that take their turns themselves: shared while graphs are made ready, alone while they are timed"""
 HOST_ONLY = ("put_set", "echo")
 """commands that don't touch it"""
-Check = str | tuple[Array, Array]
-"""a set by the name under which it was put, or its values and x"""
 
 
 @dataclass(frozen=True)
@@ -247,9 +246,10 @@ class Machine:
         loaded = self.programs[name]
         values, x = self._numbers(check)
         held = self.structures[loaded.structure]
-        if not isinstance(check, str) or held.placed != check:
+        placed = kept_as(check, "values")
+        if not placed or held.placed != placed:
             self.backend.scatter(held.vals, values, held.slot_of, held.padding)
-            held.placed = check if isinstance(check, str) else ""
+            held.placed = placed
             held.digests["vals"] = self.backend.digest(held.vals)
         for workspace, buffer in self.backend.workspaces(loaded.executable).items():
             if poison and loaded.job.workspaces[workspace][1] == "scratch":
@@ -258,6 +258,8 @@ class Machine:
 
     def _numbers(self, check: Check) -> tuple[Array, Array]:
         """Values and x."""
+        if isinstance(check, Near):
+            return check.after(*self.sets[check.key])
         return self.sets[check] if isinstance(check, str) else check
 
     def _place_x(self, target: Buffer, check: Check) -> str:
@@ -266,16 +268,17 @@ class Machine:
         A program that writes where it may not could reach what is kept: a copy with another hash is not used.
         """
         _, x = self._numbers(check)
-        known = self.kept.get(check) if isinstance(check, str) else None
+        name = kept_as(check, "x")
+        known = self.kept.get(name)
         if known is not None:
             self.backend.copy(target, known[0])
             if self.backend.digest(target) == known[1]:
                 return known[1]
         self.backend.write(target, x)
         found = self.backend.digest(target)
-        if isinstance(check, str) and x.nbytes <= KEPT_SHARE * self.backend.room_bytes():
-            self.kept[check] = (self.backend.alloc(x.nbytes), found)
-            self.backend.copy(self.kept[check][0], target)
+        if name and x.nbytes <= KEPT_SHARE * self.backend.room_bytes():
+            self.kept[name] = (self.backend.alloc(x.nbytes), found)
+            self.backend.copy(self.kept[name][0], target)
         return found
 
     def _end(

@@ -1,0 +1,37 @@
+"""How the judge hands a set of numbers to its worker: by name, by what differs from one with a name, or whole."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+Which = Literal["values", "x"]
+
+
+class Near(NamedTuple):
+    """A set that differs in one number from one that the worker has."""
+
+    key: str
+    of: Which
+    place: int
+    number: Any
+    """of the storage type"""
+
+    def after(self, values: Array, x: Array) -> tuple[Array, Array]:
+        """Values and x of this set, from those of the other."""
+        changed = (values if self.of == "values" else x).copy()
+        changed[self.place] = self.number
+        return (changed, x) if self.of == "values" else (values, changed)
+
+
+Check = str | Near | tuple[Array, Array]
+"""a set by the name under which it was put, by what is different there, or its values and x"""
+
+
+def kept_as(check: Check, of: Which) -> str:
+    """The name of the set whose values, or x, these are; '' where they are no set's."""
+    if isinstance(check, Near):
+        return "" if check.of == of else check.key
+    return check if isinstance(check, str) else ""
