@@ -102,17 +102,18 @@ sft() {
     "${sparserl[@]}" train worth --out "$out/worth" --weights "$out/pretrain" --encoder "$out/encoder/encoder" \
         --collection "$collection" --samples "$samples" "${matrices[@]}" --target h200 --budget "$budget"
 }
-keeping() {  # what taught reading is gone over again, and the encoder stays as it is: see LOG.md, 2026-11-16
+keeping() {  # what taught reading is gone over again: see LOG.md, 2026-11-16
     keep=()
     [[ ! -f $out/estimated/cases.jsonl ]] || keep=(--frozen --again "$out/estimated" --again-samples "$out/estimated.npz")
 }
-fine_tuned() {  # first on estimates, where there are some, then, at a lower rate, on what was measured
+fine_tuned() {  # first on estimates, where there are some, then, at a lower rate, on what was measured; the encoder stays
+                # as it was pretrained
     local name=$1 from=(--weights "$out/pretrain" --encoder "$out/encoder$1/encoder") && shift
     if [[ -n $weights && -z $name ]]; then
         from=(--weights "$weights" "${gently[@]}")
     elif [[ -f $out/estimated/cases.jsonl ]]; then
         "${sparserl[@]}" train sft --out "$out/guess$name" "${from[@]}" --collection "$out/estimated" --epochs 2 \
-            --samples "$out/estimated.npz" --pull 4 "${matrices[@]}" "${how[@]}" "$@"
+            --samples "$out/estimated.npz" --frozen --pull 4 "${matrices[@]}" "${how[@]}" "$@"
         from=(--weights "$out/guess$name" "${gently[@]}")
     fi
     keeping

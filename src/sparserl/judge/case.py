@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Literal, TypeVar
 
 from sparserl.errors import BackendError
@@ -160,15 +160,16 @@ class Case:
     def _compiled(self, texts: list[str], refused: Watcher) -> Iterator[tuple[int, Entry]]:
         """Prepare and compile in windows, one ahead; what doesn't get that far is told to `refused`."""
         size = max(4, 2 * self._compiler.workers)
+        borders = [0, *range(min(size, TOGETHER), len(texts), size), len(texts)]  # the worker soon has the first
         waiting: tuple[list[tuple[int, Prepared]], Future[list[Compiled]]] | None = None
-        for start in [*range(0, len(texts), size), None]:
+        for first, last in [*pairwise(borders), (0, 0)]:
             following = None
-            if start is not None:
-                window = self._prepared(start, texts[start : start + size], refused)
+            if first < last:
+                window = self._prepared(first, texts[first:last], refused)
                 sources = [(ready.job.source, tuple(ready.job.kernels)) for _, ready in window]
                 following = (window, self._compiler.submit(sources))
-                if self.reference.fresh and window:
-                    self._twins.make()
+                for _, ready in window if self.reference.fresh else ():
+                    self._twins.of(ready)  # packed while the compilers work
             if waiting is not None:
                 yield from entries_of(*waiting, refused)
             waiting = following

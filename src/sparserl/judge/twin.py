@@ -34,17 +34,16 @@ class Twins:
         for _, reference in self._made or ():
             reference.begin()
 
-    def make(self) -> None:
-        """Make them now, if they are not there: while there is something to wait for."""
+    def of(self, prepared: Prepared) -> tuple[Packed, Reference] | None:
+        """A packed twin that this program can't tell from the matrix by its sizes, with its reference; or None.
+
+        Packed twins are kept: who asks while there is something to wait for, need not wait later.
+        """
         if self._made is None:
             twins = _twins(self._pattern, self._seed)
             self._made = [(Packs(twin), Reference(twin, self._problem, self._seed)) for twin in twins]
             self.begin()
-
-    def of(self, prepared: Prepared) -> tuple[Packed, Reference] | None:
-        """A packed twin that this program can't tell from the matrix by its sizes, with its reference; or None."""
-        self.make()
-        for packs, reference in self._made or ():
+        for packs, reference in self._made:
             try:
                 packed = packs.get(prepared.layout)
                 job = assemble(prepared.program, packed, self._problem, self._sms)
