@@ -84,14 +84,15 @@ def largest_difference(policy: Policy, batch: EncoderInput, written: list[list[W
 
 
 @pytest.mark.parametrize("forced", [(), (LAYOUT, 40, 41), ((LAYOUT, 40), (LAYOUT,), (LAYOUT, 50, 51, 52, 53))])
-@pytest.mark.parametrize("windows", [False, True], ids=["exact", "windows"])
+@pytest.mark.parametrize(("windows", "few"), [(False, 0), (True, 0), (True, 99)], ids=["exact", "windows", "wider"])
 def test_log_probabilities_equal_the_forward_pass(
-    policy: Policy, forced: tuple[int, ...], windows: bool, monkeypatch: pytest.MonkeyPatch
+    policy: Policy, forced: tuple[int, ...], windows: bool, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """'windows' keeps to the fixed shapes of a CUDA graph, on the CPU."""
     monkeypatch.setattr(decoding, "windowed", lambda device: windows)
     monkeypatch.setattr(decoding, "WINDOW", 32)
     monkeypatch.setattr(decoding, "FEWEST_ROWS", 2)
+    monkeypatch.setattr(decoding, "FEW_ROWS", few)
     batch = matrices(3)
     with torch.autocast("cpu", torch.bfloat16):  # a caller's own must change nothing
         written = Sampler(policy, Words()).sample(batch, 5, SampleSettings(max_tokens=120, temperature=0.9), forced)

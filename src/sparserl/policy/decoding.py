@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from sparserl.policy.choosing import Choice, choose
 from sparserl.policy.language import KeysValues, Language, Layer, Shape, rotate
 
-WINDOW = 256
-"""positions by which the attended part of the cache grows on a GPU: growth costs a capture, waste costs bandwidth"""
+WINDOW, WIDER = 256, 4
+"""positions by which the attended part of the cache grows on a GPU, and how many times as many for `FEW_ROWS` and
+fewer: growth costs a capture, waste costs bandwidth"""
+FEW_ROWS = 64
 FEWEST_ROWS = 16
 """a GPU batch is not halved below this: smaller ones are no faster"""
 
@@ -106,7 +108,8 @@ class Decoder:
     def __init__(self, weights: StepWeights, rows: int, capacity: int, steps: int) -> None:
         shape, device = weights.shape, weights.embedding.device
         self.weights = weights
-        self.rows, self.capacity, self.steps = rows, -(-capacity // WINDOW) * WINDOW, steps
+        self.window = WINDOW if rows > FEW_ROWS else WIDER * WINDOW
+        self.rows, self.capacity, self.steps = rows, -(-capacity // self.window) * self.window, steps
         block = (shape.layers, rows, shape.kv_heads, self.capacity, shape.head_width)
         # Zeros, not garbage: a masked NaN times a weight of zero would still be NaN.
         self.keys = torch.zeros(block, dtype=weights.dtype, device=device)
@@ -181,7 +184,7 @@ class Decoder:
         """Write the next token of every live row: read the last one, choose from its logits, record. No host sync."""
         window = self.position + 1
         if self.windowed:
-            window = -(-window // WINDOW) * WINDOW
+            window = -(-window // self.window) * self.window
         key = (self.live, window, masked, choice)
         if self.tokens.device.type == "cuda":
             if key not in self.graphs:
