@@ -92,7 +92,7 @@ def page(report: Report, today: datetime.date) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{escape(title)}</title><style>{STYLE}</style></head>\n<body>"
         f"<header><h1>{escape(title)}</h1>{_intro(report)}</header>\n<main>{body}</main>\n"
-        f'<footer><h2>How it was made</h2><p>Page made on {today.isoformat()} by sparserl {escape(VERSION)} from the '
+        f"<footer><h2>How it was made</h2><p>Page made on {today.isoformat()} by sparserl {escape(VERSION)} from the "
         f"records in this folder. {escape(', '.join(f'{k} {v}' for k, v in sorted(report.versions.items())))}</p>"
         f"<pre>{escape(_command(report))}</pre></footer></body></html>\n"
     )
@@ -114,7 +114,8 @@ def _intro(report: Report) -> str:
         notes += f'<p class="bad">{report.left_out} written sets of samples are not measured yet and left out.</p>'
     best = "cuSPARSE's fastest variant" if not report.modelled else "a plain CSR program"
     return (
-        f"{notes}<p>{escape(ABOUT_SPLITS.get(about['split'], about['split']))}. {about['samples']} samples a matrix. "
+        f"{notes}<p>{escape(ABOUT_SPLITS.get(about['split'], about['split']))}. {about['samples']} samples a matrix; "
+        "a policy's are drawn from equal parts of its distribution, each alone a plain draw. "
         f"Speed: the time of {best} in the same process over the program's. A sample that fails in any way counts as "
         f"{FAILURE}. <b>@1</b>: geometric mean over samples and matrices. <b>@k</b>: best of k, geometric mean over "
         "matrices. Brackets: bootstrap intervals of 95 % over matrices; ratios are paired by matrix.</p>"
@@ -177,7 +178,7 @@ def _verdicts(report: Report) -> str:
 def _versus(report: Report) -> str:
     """Every writer over every other, @1 and best of all, in the mode that is judged."""
     mode = REPORTED[0]
-    text = f'<p class="quiet">The line\'s writer over the column\'s, {mode} mode, on the matrices of both.</p>'
+    text = f"<p class=\"quiet\">The line's writer over the column's, {mode} mode, on the matrices of both.</p>"
     for budget, what in ((1, "@1"), (0, "best of all samples")):
         names, rows = list(report.figures), []
         for ours in names:
