@@ -6,10 +6,12 @@ import time
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 
 from sparserl.families import FAMILIES, draw, make, values_for
-from sparserl.matrix import Matrix, Pattern
+from sparserl.matrix import Matrix, Pattern, as_matrix
 from sparserl.policy.sample import (
+    ALONG,
     FEATURE_NAMES,
     FIELDS,
     LONGEST,
@@ -56,15 +58,16 @@ def test_every_entry_of_a_sample_is_a_nonzero_with_its_place_and_row_length(patt
     sample = sample_pattern(pattern)
     assert sample.entries.shape == (PLACES, len(FIELDS)) and sample.entries.dtype == np.int32
     assert (sample.rows, sample.columns, sample.nonzeros) == (*pattern.shape, pattern.nonzeros)
-    for row, column, place, length, part, _, run in sample.entries[sample.used].tolist():
+    for row, column, place, length, part, _, run, along in sample.entries[sample.used].tolist():
         assert length == pattern.row_lengths[row]
         assert 0 <= part < len(PARTS)
         if length == 0:
-            assert (column, place, run) == (-1, 0, 0)
+            assert (column, place, run, along) == (-1, 0, 0, 0)
         else:
             assert 0 <= place < length and column == pattern.cols[pattern.row_start[row] + place]
             ahead = pattern.cols[pattern.row_start[row] + place : pattern.row_start[row + 1]][:run].tolist()
             assert run >= 1 and ahead == list(range(column, column + run))
+            assert 0 <= along <= (0 if PARTS[part].startswith("squares") else ALONG)
     assert (sample.entries[~sample.used][:, :4] == 0).all()
 
 
@@ -88,7 +91,7 @@ def test_squares_hold_every_entry_that_lies_in_them(spec) -> None:
         side = SQUARE_SIDES[int(inside[0, 4]) - PARTS.index("squares8")]
         top, left = (int(inside[0, k]) // side * side for k in (0, 1))
         want = (dense_rows // side == top // side) & (pattern.cols // side == left // side)
-        told = [(row, column + step) for row, column, *_, run in inside.tolist() for step in range(run)]
+        told = [(row, column + step) for row, column, *_, run, _ in inside.tolist() for step in range(run)]
         assert sorted(told) == sorted(zip(dense_rows[want].tolist(), pattern.cols[want].tolist(), strict=True))
 
 
@@ -115,8 +118,34 @@ def test_ranks_are_spread_evenly_over_the_nonzeros() -> None:
     pattern = make("powerlaw", 3, rows=20_000, columns=20_000, per_row=8.0)
     part = sample_pattern(pattern).entries[:RANKS]
     rank = pattern.row_start[part[:, 0]] + part[:, 2]
-    gaps = np.diff(rank)
-    assert gaps.min() > 0 and gaps.max() - gaps.min() <= 1
+    stretch = pattern.nonzeros / RANKS
+    assert (rank // stretch).astype(int).tolist() == list(range(RANKS)), "one of each stretch"
+
+
+def test_ranks_keep_no_step_with_a_matrix_that_repeats_itself() -> None:
+    """Rows of 7, and 7 divides the nonzeros of a stretch: by their middles only one place of a row would be seen."""
+    rows = RANKS * 14
+    start, cols = np.arange(rows + 1, dtype=np.int32) * 7, np.tile(np.arange(7, dtype=np.int32), rows)
+    places = sample_pattern(Pattern(rows, 7, start, cols)).entries[:RANKS, 2]
+    assert np.bincount(places, minlength=7).min() > RANKS // 14
+
+
+@pytest.mark.parametrize("filled", [1.0, 0.5, 0.125])
+def test_entries_say_how_far_their_diagonal_is_filled(filled: float) -> None:
+    """Three diagonals, in whole stretches of which every other one, or every eighth, is there."""
+    n, period = 40_000, 1000
+    there = np.arange(n) % period < filled * period
+    row, column = np.repeat(np.flatnonzero(there), 3), (np.flatnonzero(there)[:, None] + [-50, 0, 900]).ravel()
+    inside = (column >= 0) & (column < n)
+    pattern = as_matrix(sp.csr_array((np.ones(inside.sum()), (row[inside], column[inside])), shape=(n, n))).pattern
+    along = sample_pattern(pattern).entries[:RANKS, FIELDS.index("along")]
+    assert abs(along.mean() / ALONG - filled) < 0.05
+    assert along.std() < 1.8
+
+
+def test_scattered_entries_have_empty_diagonals() -> None:
+    pattern = make("uniform", 0, rows=50_000, columns=50_000, per_row=4.0)
+    assert sample_pattern(pattern).entries[:RANKS, FIELDS.index("along")].mean() < 0.05
 
 
 def test_neighbouring_rows_stand_together_in_heads() -> None:

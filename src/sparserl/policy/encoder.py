@@ -27,6 +27,7 @@ from torch.nn.functional import one_hot, scaled_dot_product_attention
 
 from sparserl.policy.indices import EMBEDDINGS, Embedding, LearntIndices, SinusoidalIndices, waves
 from sparserl.policy.sample import (
+    ALONG,
     FEATURE_NAMES,
     FIELDS,
     HEAD_ENTRIES,
@@ -66,7 +67,7 @@ class EncoderInput(NamedTuple):
     sizes: Tensor
     """(batch, 3) int64: rows, columns, nonzeros"""
     entries: Tensor
-    """(batch, PLACES, 7) int32, see `sample.FIELDS`"""
+    """(batch, PLACES, 8) int32, see `sample.FIELDS`"""
     problem: Tensor
     """(batch, 5) int64: op, dtype, N, device, mode"""
     named: Tensor
@@ -192,7 +193,7 @@ class FromSample(nn.Module):
         self.indices = SinusoidalIndices() if embedding == "sinusoidal" else LearntIndices()
         self.first = nn.Linear(self.indices.width, inner)
         self.part = nn.Embedding(len(PARTS), inner)
-        self.run = nn.Embedding(RUN + 1, inner)
+        self.run, self.along = nn.Embedding(RUN + 1, inner), nn.Embedding(ALONG + 1, inner)
         self.second = nn.Sequential(nn.GELU(), nn.Linear(inner, inner))
         self.square = nn.Sequential(nn.GELU(), nn.Linear(inner, inner), nn.GELU(), nn.Linear(inner, inner))
 
@@ -200,8 +201,8 @@ class FromSample(nn.Module):
         part = batch.entries[..., FIELDS.index("part")]
         there = part >= 0
         first = self.first(self.indices(batch.entries, batch.sizes))
-        run = batch.entries[..., FIELDS.index("run")]
-        vectors = self.second(first + self.part(part.clamp(min=0)) + self.run(run))
+        run, along = (batch.entries[..., FIELDS.index(name)] for name in ("run", "along"))
+        vectors = self.second(first + self.part(part.clamp(min=0)) + self.run(run) + self.along(along))
         # Which square an entry lies in, as a matrix: sums over ragged squares become one product of fixed shape.
         number = batch.entries[:, SINGLES:, FIELDS.index("square")].long()
         member = one_hot(number, SQUARES) * there[:, SINGLES:, None]  # (batch, entries, squares)
@@ -210,6 +211,11 @@ class FromSample(nn.Module):
         squares = self.square(held)
         seen, known = torch.cat([vectors[:, :SINGLES], squares], 1), torch.cat([there[:, :SINGLES], member.any(1)], 1)
         return seen, known, None if self.overall is None else self.overall(seen, known)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Tensor], prefix: str, *rest: Any) -> None:
+        """Weights from before diagonals were looked along: what is found there says nothing to them."""
+        state_dict.setdefault(f"{prefix}along.weight", torch.zeros_like(self.along.weight))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
 
 class Overall(nn.Module):

@@ -25,7 +25,7 @@ SHARES = (2.0, 1.0, 0.5, 0.25, 0.125, 0.0625)
 
 
 def quantities(entries: Tensor) -> Tensor:
-    """Row, column, column - row, place in row, row length: (…, 5) integers of entries (…, 7)."""
+    """Row, column, column - row, place in row, row length: (…, 5) integers of entries (…, 8)."""
     row, column, place, length = entries[..., 0], entries[..., 1], entries[..., 2], entries[..., 3]
     return torch.stack([row, column, column - row, place, length], dim=-1)
 

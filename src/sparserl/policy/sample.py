@@ -11,8 +11,10 @@ Five views, each at places fixed by the pattern alone, so that a matrix always g
     squares  small squares around nonzeros at even ranks, with *every* entry inside. Squares of 8 start at multiples of
              8, squares of 6 at multiples of 6, so blocks of 2, 3, 4, 6 and 8 lie in them whole
 
-Each sampled nonzero says how many columns in a row are filled from it on (its run, at most 8). In squares a run takes
-one place, so a dense square takes 8, not 64. Squares are taken in an order in which every beginning is spread evenly,
+Each sampled nonzero says how many columns in a row are filled from it on (its run, at most 8). Those outside of squares
+also say how many of eight places on their diagonal, spread over all of it, are filled: whether a diagonal goes through
+or is there in places is what a thousand entries show least. In squares a run takes one place, so a dense square takes
+8, not 64. Squares are taken in an order in which every beginning is spread evenly,
 until their places are used up: scattered and dense matrices show 70 to 96 of them, half-filled ones about 30.
 
 Cost: one pass over the row pointers, then the sample alone. Not covered: anything a thousand entries can't show, such
@@ -28,7 +30,7 @@ import numpy as np
 from sparserl.features import features
 from sparserl.matrix import Array, Pattern
 
-VERSION = 1
+VERSION = 2
 """raised when the same pattern gives another sample; what was learnt from the old one does not fit"""
 RANKS = 192
 ROWS = 80
@@ -39,6 +41,8 @@ SQUARES = 96
 """squares at most"""
 RUN = 8
 """the longest run that is told"""
+ALONG = 8
+"""places of a diagonal that are looked at for each entry on it"""
 SQUARE_PLACES = 512
 SQUARE_SIDES = (8, 6)
 
@@ -46,8 +50,9 @@ PARTS = ("ranks", "rows", "longest", "heads", "squares8", "squares6")
 SINGLES = RANKS + 2 * ROWS + LONGEST * LONGEST_ENTRIES + HEADS * HEAD_ROWS * HEAD_ENTRIES
 """places before those of the squares"""
 PLACES = SINGLES + SQUARE_PLACES
-FIELDS = ("row", "column", "place", "length", "part", "square", "run")
+FIELDS = ("row", "column", "place", "length", "part", "square", "run", "along")
 CHUNK_ROWS = 1024
+GOLDEN = (5**0.5 - 1) / 2
 
 FEATURE_NAMES = tuple(
     name
@@ -65,7 +70,8 @@ class Sample:
     columns: int
     nonzeros: int
     entries: Array
-    """int32, (PLACES, 7): row, column (-1: an empty row), place in row, row length, part, number of the square, run"""
+    """int32, (PLACES, 8): row, column (-1: an empty row), place in row, row length, part, number of the square, run,
+    and how many of `ALONG` places on its diagonal are filled (0 in squares)"""
     named: Array | None = None
     """float32, (features): `FEATURE_NAMES`, for the control that reads them; None where nobody asked"""
 
@@ -90,6 +96,7 @@ def sample_pattern(pattern: Pattern, with_features: bool = False) -> Sample:
             _write(out[at : at + places], pattern, row, place, np.full(len(row), part))
             at += places
         if pattern.nonzeros:
+            out[:SINGLES, FIELDS.index("along")] = _along(pattern, out[:SINGLES, 0], out[:SINGLES, 1])
             row, place, part_of, square, run = _squares(pattern)
             _write(out[at:], pattern, row, place, part_of)
             out[at : at + len(square), FIELDS.index("square")] = square
@@ -114,7 +121,9 @@ def _write(out: Array, pattern: Pattern, row: Array, place: Array, part: Array) 
     if pattern.nonzeros:
         there &= pattern.cols[np.minimum(where[:, None] + ahead, pattern.nonzeros - 1)] == column[:, None] + ahead
     run = np.minimum.accumulate(there, axis=1).sum(axis=1)
-    out[: len(row)] = np.stack([row, column, place, length, part, np.zeros_like(row), run], axis=1)
+    out[: len(row), : FIELDS.index("along")] = np.stack(
+        [row, column, place, length, part, np.zeros_like(row), run], axis=1
+    )
 
 
 def _lengths(pattern: Pattern, row: Array) -> Array:
@@ -122,9 +131,14 @@ def _lengths(pattern: Pattern, row: Array) -> Array:
 
 
 def _even(total: int, count: int) -> Array:
-    """At most `count` numbers of 0 … total - 1, the middles of equal stretches; all of them where they are few."""
+    """At most `count` numbers of 0 … total - 1, one of each of equal stretches; all of them where they are few.
+
+    Not the middles: their distance may be a multiple of what a regular matrix repeats itself by.
+    """
     count = min(total, count)
-    return (2 * np.arange(count, dtype=np.int64) + 1) * total // max(1, 2 * count)
+    number = np.arange(count)
+    inside = (number * GOLDEN + 0.5) % 1.0
+    return np.minimum((number + inside) * (total / max(1, count)), total - 1).astype(np.int64)
 
 
 def _row_of(pattern: Pattern, rank: Array) -> Array:
@@ -179,7 +193,7 @@ def _heads(pattern: Pattern) -> tuple[Array, Array]:
 
 def _squares(pattern: Pattern) -> tuple[Array, Array, Array, Array, Array]:
     """Row, place, part, number of the square and length, of every run of as many squares as there is room for."""
-    # Golden-ratio steps: any first k of these ranks are spread evenly.
+    # Steps of the golden ratio: any first k of these ranks are spread evenly.
     turn = (np.arange(SQUARES, dtype=np.uint64) * np.uint64(0x9E3779B9) + np.uint64(1 << 31)) & np.uint64(0xFFFFFFFF)
     rank = (turn * np.uint64(pattern.nonzeros) >> np.uint64(32)).astype(np.int64)
     kind = np.arange(SQUARES) % len(SQUARE_SIDES)
@@ -203,6 +217,20 @@ def _squares(pattern: Pattern) -> tuple[Array, Array, Array, Array, Array]:
     first, run, square = (each[fits[square]] for each in (first, run, square))
     row_of = row.ravel()[which[first]]
     return row_of, rank[first] - pattern.row_start[row_of], PARTS.index("squares8") + kind[square], square, run
+
+
+def _along(pattern: Pattern, row: Array, column: Array) -> Array:
+    """For each entry how many of `ALONG` places on its diagonal are filled; other places for each, spread evenly."""
+    offset = np.maximum(column, 0).astype(np.int64) - row  # an empty row has none, and is not counted
+    first = np.maximum(0, -offset)
+    length = np.minimum(pattern.rows, pattern.columns - offset) - first
+    entry, number = np.arange(len(row), dtype=np.uint64)[:, None], np.arange(ALONG, dtype=np.uint64)
+    turn = (number * np.uint64(0x9E3779B9) + entry * np.uint64(0x6A09E667)) & np.uint64(0xFFFFFFFF)
+    at = first[:, None] + (turn * length.astype(np.uint64)[:, None] >> np.uint64(32)).astype(np.int64)
+    wanted = at + offset[:, None]
+    found = _bisect(pattern, at, wanted)
+    there = (found < pattern.row_start[at + 1]) & (pattern.cols[np.minimum(found, pattern.nonzeros - 1)] == wanted)
+    return np.where(column >= 0, there.sum(axis=1), 0)
 
 
 def _bisect(pattern: Pattern, row: Array, column: Array) -> Array:

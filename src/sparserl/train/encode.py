@@ -41,7 +41,7 @@ from sparserl.policy.encoder import (
     MatrixEncoder,
     problem_line,
 )
-from sparserl.policy.sample import FEATURE_NAMES
+from sparserl.policy.sample import ALONG, FEATURE_NAMES, FIELDS, RANKS
 from sparserl.records import Problem
 from sparserl.store import read_json, write_atomic, write_json
 from sparserl.train.encode_data import LINES, Draws, Examples, ShardPlan, build_examples, withheld_in
@@ -105,7 +105,7 @@ class Heads(nn.Module):
     def __init__(self, width: int, prefix: int, times: int) -> None:
         super().__init__()
         self.squeeze = nn.Linear(width, 32)
-        self.features = nn.Linear(32 * prefix, len(FEATURE_NAMES) + len(TARGETS))
+        self.features = nn.Linear(32 * prefix, len(FEATURE_NAMES) + len(TARGETS) + ALONG)
         self.admitted = nn.Linear(32 * prefix, len(LINES))
         self.times = nn.Linear(32 * prefix, max(1, times))
 
@@ -120,11 +120,23 @@ def feature_targets(named: Array) -> Array:
     return np.column_stack([logs, *(of(named) for of in TARGETS.values())]).astype(np.float32)
 
 
+def along_targets(entries: Array) -> Array:
+    """What it learns of diagonals: the shares of the nonzeros with at least 1, 2 … of the places along theirs filled.
+
+    They stand in the sample, but only what is asked for comes through to the prefix.
+    """
+    ranks = entries[:, :RANKS]
+    used = ranks[..., FIELDS.index("part")] >= 0
+    reached = ranks[..., FIELDS.index("along"), None] > np.arange(ALONG)
+    shares: Array = (reached & used[..., None]).sum(axis=1) / np.maximum(1, used.sum(axis=1))[:, None]
+    return shares.astype(np.float32)
+
+
 class Pool:
     """Examples as tensors on the training device, and the batches drawn from them."""
 
     def __init__(self, examples: Examples, device: torch.device) -> None:
-        targets = feature_targets(examples.named)
+        targets = np.column_stack([feature_targets(examples.named), along_targets(examples.entries)])
         self.mean, self.deviation = targets.mean(axis=0), targets.std(axis=0) + 1e-3
         self.sizes, self.entries = (torch.from_numpy(a).to(device) for a in (examples.sizes, examples.entries))
         self.named = torch.from_numpy(examples.named).to(device)
@@ -136,7 +148,9 @@ class Pool:
     def batch(self, chosen: Tensor, generator: torch.Generator) -> EncoderInput:
         """These examples, each with a problem at random: what a matrix is like does not depend on it."""
         return EncoderInput(
-            self.sizes[chosen], self.entries[chosen], random_problems(len(chosen), generator).to(self.device),
+            self.sizes[chosen],
+            self.entries[chosen],
+            random_problems(len(chosen), generator).to(self.device),
             self.named[chosen],
         )
 

@@ -24,7 +24,7 @@ from sparserl.families import FAMILIES, FITTED, Spec, building
 from sparserl.layouts import admits, parse_line
 from sparserl.lifetime import helpers
 from sparserl.matrix import Array, Pattern
-from sparserl.policy.sample import PLACES, VERSION, named_features, sample_pattern
+from sparserl.policy.sample import FIELDS, PLACES, VERSION, named_features, sample_pattern
 from sparserl.store import content_key, write_atomic
 
 log = logging.getLogger(__name__)
@@ -68,7 +68,7 @@ class Examples:
     sizes: Array
     """(n, 3) int64"""
     entries: Array
-    """(n, PLACES, 7) int32"""
+    """(n, PLACES, 8) int32"""
     named: Array
     """(n, features) float32"""
     admitted: Array
@@ -372,7 +372,7 @@ def read_examples(paths: Iterable[Path]) -> Examples:
     parts = []
     for path in paths:
         with np.load(path) as file:
-            if file["entries"].shape[1] != PLACES or file["admitted"].shape[1] != len(LINES):
+            if file["entries"].shape[1:] != (PLACES, len(FIELDS)) or file["admitted"].shape[1] != len(LINES):
                 raise StoreError(f"{path} was made by another version of the sample: delete it and run again.")
             parts.append({name: file[name] for name in ("sizes", "entries", "named", "admitted")})
     return Examples(**{name: np.concatenate([part[name] for part in parts]) for name in parts[0]})

@@ -23,7 +23,7 @@ from sparserl.errors import StoreError
 from sparserl.features import structure_class
 from sparserl.lifetime import helpers
 from sparserl.matrix import Array, Pattern
-from sparserl.policy.sample import FEATURE_NAMES, PLACES, Sample, sample_pattern
+from sparserl.policy.sample import FEATURE_NAMES, FIELDS, PLACES, Sample, sample_pattern
 from sparserl.store import content_key, write_atomic
 from sparserl.train.cases import from_source
 from sparserl.train.collected import CollectedCase
@@ -110,7 +110,7 @@ def _read(path: Path) -> dict[str, tuple[str, Sampled]]:
     try:
         with np.load(path) as file:
             columns = {name: file[name] for name in file.files}
-        if columns["entries"].shape[1] != PLACES or tuple(columns["features"]) != FEATURE_NAMES:
+        if columns["entries"].shape[1:] != (PLACES, len(FIELDS)) or tuple(columns["features"]) != FEATURE_NAMES:
             log.info("%s was made by another version of the sample: it is made again", path)
             return {}
     except (OSError, KeyError, ValueError) as error:
