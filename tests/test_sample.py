@@ -68,7 +68,7 @@ def test_every_entry_of_a_sample_is_a_nonzero_with_its_place_and_row_length(patt
             ahead = pattern.cols[pattern.row_start[row] + place : pattern.row_start[row + 1]][:run].tolist()
             assert run >= 1 and ahead == list(range(column, column + run))
             assert 0 <= along <= (0 if PARTS[part].startswith("squares") else ALONG)
-    assert (sample.entries[~sample.used][:, :4] == 0).all()
+    assert (sample.entries[~sample.used][:, :4] == 0).all() and (sample.entries[~sample.used][:, -1] == 0).all()
 
 
 @pytest.mark.parametrize("spec", DRAWN[:6], ids=str)

@@ -147,11 +147,11 @@ class Machine:
         here, there = self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)
         if behind_writer:
             source = self._vector("source", x.nbytes)
-            before = self._place_x(source, check)
+            before = self._place_x(source, check, x)
             backend.fill(here, POISON)
             there = self._vector("long y", y_count * x.itemsize + LONGER)
         else:
-            before = self._place_x(here, check)
+            before = self._place_x(here, check, x)
         if clear:
             backend.fill(there, POISON)
         if behind_writer:
@@ -173,7 +173,7 @@ class Machine:
         source, here = self._vector("source", x.nbytes), self._vector("x", x.nbytes)
         longer = 0 if feed_back else LONGER
         there = self._vector("long y" if longer else "y", y_count * x.itemsize + longer)
-        self._place_x(source, check)
+        self._place_x(source, check, x)
         self.backend.fill(here, POISON)
         self.backend.fill(there, POISON)
         report = self.backend.run_chain(loaded.executable, [here, there, source], steps)
@@ -188,7 +188,7 @@ class Machine:
     def _plain_chain(self, loaded: Loaded, check: Check, y_count: int, steps: int) -> Ran:
         _, x = self._numbers(check)
         pair = [self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)]
-        self._place_x(pair[0], check)
+        self._place_x(pair[0], check, x)
         self.backend.fill(pair[1], POISON)
         for step in range(steps):
             report = self.backend.run(loaded.executable, pair[step % 2], pair[(step + 1) % 2], plain=True)
@@ -224,7 +224,7 @@ class Machine:
         """One product of a baseline, for the judge to look at: a library that is called wrongly is no baseline."""
         _, x = self._numbers(check)
         here, there = self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)
-        self._place_x(here, check)
+        self._place_x(here, check, x)
         self.backend.fill(there, POISON)
         report = self.backend.run(self.baselines[name], here, there)
         return self.backend.read(there, x.dtype, y_count if report.ok else 0, part)
@@ -262,12 +262,11 @@ class Machine:
             return check.after(*self.sets[check.key])
         return self.sets[check] if isinstance(check, str) else check
 
-    def _place_x(self, target: Buffer, check: Check) -> str:
+    def _place_x(self, target: Buffer, check: Check, x: Array) -> str:
         """x of this set, from the device where it was kept; its hash.
 
         A program that writes where it may not could reach what is kept: a copy with another hash is not used.
         """
-        _, x = self._numbers(check)
         name = kept_as(check, "x")
         known = self.kept.get(name)
         if known is not None:

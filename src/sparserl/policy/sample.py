@@ -52,7 +52,8 @@ SINGLES = RANKS + 2 * ROWS + LONGEST * LONGEST_ENTRIES + HEADS * HEAD_ROWS * HEA
 PLACES = SINGLES + SQUARE_PLACES
 FIELDS = ("row", "column", "place", "length", "part", "square", "run", "along")
 CHUNK_ROWS = 1024
-GOLDEN = (5**0.5 - 1) / 2
+GOLDEN, STEP = (5**0.5 - 1) / 2, np.uint64(0x9E3779B9)
+"""the golden ratio, and that of 2**32: any first steps of it around a circle are spread evenly"""
 
 FEATURE_NAMES = tuple(
     name
@@ -96,7 +97,8 @@ def sample_pattern(pattern: Pattern, with_features: bool = False) -> Sample:
             _write(out[at : at + places], pattern, row, place, np.full(len(row), part))
             at += places
         if pattern.nonzeros:
-            out[:SINGLES, FIELDS.index("along")] = _along(pattern, out[:SINGLES, 0], out[:SINGLES, 1])
+            shown = np.flatnonzero((out[:SINGLES, FIELDS.index("part")] >= 0) & (out[:SINGLES, 1] >= 0))
+            out[shown, FIELDS.index("along")] = _along(pattern, shown, out[shown, 0], out[shown, 1])
             row, place, part_of, square, run = _squares(pattern)
             _write(out[at:], pattern, row, place, part_of)
             out[at : at + len(square), FIELDS.index("square")] = square
@@ -194,7 +196,7 @@ def _heads(pattern: Pattern) -> tuple[Array, Array]:
 def _squares(pattern: Pattern) -> tuple[Array, Array, Array, Array, Array]:
     """Row, place, part, number of the square and length, of every run of as many squares as there is room for."""
     # Steps of the golden ratio: any first k of these ranks are spread evenly.
-    turn = (np.arange(SQUARES, dtype=np.uint64) * np.uint64(0x9E3779B9) + np.uint64(1 << 31)) & np.uint64(0xFFFFFFFF)
+    turn = (np.arange(SQUARES, dtype=np.uint64) * STEP + np.uint64(1 << 31)) & np.uint64(0xFFFFFFFF)
     rank = (turn * np.uint64(pattern.nonzeros) >> np.uint64(32)).astype(np.int64)
     kind = np.arange(SQUARES) % len(SQUARE_SIDES)
     side = np.array(SQUARE_SIDES)[kind]
@@ -219,18 +221,18 @@ def _squares(pattern: Pattern) -> tuple[Array, Array, Array, Array, Array]:
     return row_of, rank[first] - pattern.row_start[row_of], PARTS.index("squares8") + kind[square], square, run
 
 
-def _along(pattern: Pattern, row: Array, column: Array) -> Array:
-    """For each entry how many of `ALONG` places on its diagonal are filled; other places for each, spread evenly."""
-    offset = np.maximum(column, 0).astype(np.int64) - row  # an empty row has none, and is not counted
+def _along(pattern: Pattern, number: Array, row: Array, column: Array) -> Array:
+    """For each entry how many of `ALONG` places on its diagonal are filled; by its number others, spread evenly."""
+    offset = column.astype(np.int64) - row
     first = np.maximum(0, -offset)
     length = np.minimum(pattern.rows, pattern.columns - offset) - first
-    entry, number = np.arange(len(row), dtype=np.uint64)[:, None], np.arange(ALONG, dtype=np.uint64)
-    turn = (number * np.uint64(0x9E3779B9) + entry * np.uint64(0x6A09E667)) & np.uint64(0xFFFFFFFF)
+    steps = np.arange(ALONG, dtype=np.uint64) * STEP + number.astype(np.uint64)[:, None] * np.uint64(0x6A09E667)
+    turn = steps & np.uint64(0xFFFFFFFF)
     at = first[:, None] + (turn * length.astype(np.uint64)[:, None] >> np.uint64(32)).astype(np.int64)
     wanted = at + offset[:, None]
     found = _bisect(pattern, at, wanted)
     there = (found < pattern.row_start[at + 1]) & (pattern.cols[np.minimum(found, pattern.nonzeros - 1)] == wanted)
-    return np.where(column >= 0, there.sum(axis=1), 0)
+    return np.asarray(there.sum(axis=1))
 
 
 def _bisect(pattern: Pattern, row: Array, column: Array) -> Array:
