@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sparserl.backends import cuda_memory, cuda_pool
+from sparserl.backends import cuda_memory, cuda_pool, cuda_post
 from sparserl.backends.backend import Part
 from sparserl.backends.cuda_executable import CudaBuffer
 from sparserl.backends.cuda_memory import CudaMemory
 from sparserl.backends.cuda_pool import Pool
+from sparserl.backends.cuda_post import Post
 from sparserl.backends.driver import StickyError
 from sparserl.errors import BackendError
 
 STREAM = 7
+PAGES, HOSTED = np.zeros(cuda_post.ROOM_BYTES, np.uint8), "cuMemAllocHost"
 WAITS = ("cuCtxSynchronize", "cuStreamSynchronize")
 Said = list[tuple[Any, ...]]
 
@@ -31,6 +33,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> Said:
 
     monkeypatch.setattr(cuda_memory, "call", call)
     monkeypatch.setattr(cuda_pool, "call", call)
+    monkeypatch.setattr(cuda_post, "call", lambda *given: PAGES.ctypes.data if given[0] == HOSTED else call(*given))
     monkeypatch.setattr(
         cuda_memory, "_from_torch", lambda total, _: SimpleNamespace(data_ptr=lambda: 1 << 20, numel=lambda: total)
     )
@@ -50,7 +53,7 @@ def memory_of(said: Said, solo: bool) -> CudaMemory:
         return call
 
     made.instruments = SimpleNamespace(**{name: kernel(name) for name in ("pad", "scatter", "inspect", "pick")})
-    made._pool = pool() if solo else None
+    made._pool, made._post = (pool(), Post(STREAM)) if solo else (None, None)
     return made
 
 
@@ -72,14 +75,15 @@ def check(memory: CudaMemory) -> None:
     memory.copy(x, vals)
     memory.fill(y, 0xFF)
     memory.upload({"a": np.ones(9), "b": np.ones(9)})
-    memory.inspect([x, y], [vals])
-    memory.read(y, np.dtype(np.float32), 64)
+    before, after = memory.inspect_later([], [vals]), memory.inspect_later([x, y], [vals])
+    out = memory.read_later(y, np.dtype(np.float32), 64)
+    assert len(after()[0]) == 2 and len(before()[1]) == 1 and out().shape == (64,)
 
 
-def test_alone_it_waits_for_answers_only_and_all_is_on_one_stream(said: Said) -> None:
+def test_alone_it_waits_once_for_all_answers_and_all_is_on_one_stream(said: Said) -> None:
     check(memory_of(said, solo=True))
     names = [each[0] for each in said]
-    assert [name for name in names if name in WAITS] == ["cuStreamSynchronize"] * 2
+    assert [name for name in names if name in WAITS] == ["cuStreamSynchronize"]
     assert names.index("cuMemcpyDtoHAsync") < names.index("cuStreamSynchronize")
     at_work = [each for each in said if each[0] not in ("cuCtxSetCurrent", *WAITS)]
     assert {each[-1] for each in at_work} == {STREAM}, "what is on another stream comes in no order"

@@ -14,6 +14,7 @@ from sparserl.backends.backend import Part
 from sparserl.backends.sim import SimBackend
 from sparserl.families import make
 from sparserl.judge import plain, worker
+from sparserl.judge.holdings import hashes_of
 from sparserl.records import Order, Problem
 
 PATTERN = make("stencil2d", 0, nx=12, ny=10, points=5)
@@ -49,7 +50,8 @@ def machine_of(backend: Watched, problem: Problem) -> worker.Machine:
     return machine
 
 
-def test_x_of_a_set_that_is_used_again_is_sent_once(backend: Watched) -> None:
+def test_x_of_a_large_set_that_is_used_again_is_sent_once(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "KEPT_FROM", 480)
     machine = machine_of(backend, Problem())
     values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
     machine.put_set("named", values, x)
@@ -62,7 +64,19 @@ def test_x_of_a_set_that_is_used_again_is_sent_once(backend: Watched) -> None:
     assert np.array_equal(machine.check("plain", "named", PATTERN.rows).y, -first.y)
 
 
-def test_a_kept_x_that_a_program_reached_is_not_used(backend: Watched) -> None:
+def test_x_of_a_small_set_is_sent_each_time(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "KEPT_FROM", 481)
+    machine = machine_of(backend, Problem())
+    values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
+    machine.put_set("named", values, x)
+    first = machine.check("plain", "named", PATTERN.rows)
+    before = backend.uploads
+    assert np.array_equal(machine.check("plain", "named", PATTERN.rows).y, first.y)
+    assert backend.uploads > before and not machine.kept
+
+
+def test_a_kept_x_that_a_program_reached_is_not_used(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "KEPT_FROM", 0)
     machine = machine_of(backend, Problem())
     values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
     machine.put_set("named", values, x)
@@ -73,6 +87,7 @@ def test_a_kept_x_that_a_program_reached_is_not_used(backend: Watched) -> None:
 
 
 def test_sets_beyond_the_room_are_sent_each_time(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "KEPT_FROM", 0)
     machine = machine_of(backend, Problem())
     values = np.ones(PATTERN.nonzeros, dtype=np.float32)
     for name, room in (("first", 8 * 480), ("second", 8 * 480 - 1)):
@@ -167,7 +182,8 @@ def test_where_values_go_and_zeroed_workspaces_are_looked_at_too() -> None:
     machine = machine_of(backend, Problem())
     counter = backend.alloc(64)
     backend.fill(counter, 0)
-    beside = replace(machine.programs["plain"], zeroed={"arrived": (counter, backend.digest(counter))})
+    (clean,) = hashes_of(backend, [counter])
+    beside = replace(machine.programs["plain"], zeroed={"arrived": (counter, clean)})
     machine.programs["beside"] = beside
     backend.stray = lambda: backend.fill(counter, 1)  # type: ignore[assignment]
     assert machine.check("plain", given, PATTERN.rows).failed == "changed its input 'arrived' of 'beside'"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 import numpy as np
 
@@ -97,6 +97,19 @@ class Part:
         return np.asarray(whole.reshape(self.wide, -1)[self.columns]).ravel()
 
 
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Later(Protocol[T_co]):
+    """An answer to what was asked at its place among all that a machine is told. Calling it waits, the first time."""
+
+    def __call__(self) -> T_co: ...
+
+
+Inspected = tuple[list[bool], list[str]]
+"""whether guard zones are intact, and hashes"""
+
+
 class Executable(Protocol):
     """One product, ready to launch. Asynchronous, allocation-free, capturable in a CUDA graph on the cuda backend.
 
@@ -166,15 +179,21 @@ class Backend(Protocol):
     def read(self, buffer: Buffer, dtype: np.dtype, count: int, part: Part | None = None) -> np.ndarray:
         """The first `count` numbers; of a dense matrix of so many, this part alone."""
 
+    def read_later(self, buffer: Buffer, dtype: np.dtype, count: int, part: Part | None = None) -> Later[np.ndarray]:
+        """The same without waiting for it."""
+
     def fill(self, buffer: Buffer, byte: int) -> None: ...
 
     def scatter(self, buffer: Buffer, values: np.ndarray, slot_of: Buffer | None, padding: np.ndarray) -> None:
         """vals[slot_of[k]] = values[k]; every other slot gets the scalar `padding` (-0.0). slot_of holds int32."""
 
-    def inspect(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> tuple[list[bool], list[str]]:
+    def inspect(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> Inspected:
         """Whether the guard zones of some are intact, and hashes of the contents of others, which tell after a run
         whether inputs are unchanged. All at once, because a GPU that others use as well makes each answer a wait.
         """
+
+    def inspect_later(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> Later[Inspected]:
+        """The same without waiting for it."""
 
     def guards_intact(self, buffer: Buffer) -> bool: ...
 
@@ -186,8 +205,11 @@ class Backend(Protocol):
     def workspaces(self, executable: Executable) -> Mapping[str, Buffer]:
         """The workspaces of an executable made by `prepare`, for the judge to poison and inspect."""
 
-    def run(self, executable: Executable, x: Buffer, y: Buffer, *, plain: bool = True) -> RunReport:
-        """One product, to the end. `plain` launches without the pdl attribute."""
+    def run(self, executable: Executable, x: Buffer, y: Buffer, *, plain: bool = True, wait: bool = True) -> RunReport:
+        """One product, to the end. `plain` launches without the pdl attribute.
+
+        wait=False: perhaps not to the end; then a fault shows in the answer that is waited for next.
+        """
 
     def run_chain(self, executable: Executable, buffers: Sequence[Buffer], steps: int) -> RunReport:
         """`steps` dependent products with the pdl attribute behind a slow writer of buffers[0].

@@ -168,7 +168,7 @@ class CudaBackend(CudaMemory):
     def workspaces(self, executable: Executable) -> Mapping[str, Buffer]:
         return executable.ready(self.stream).workspaces if isinstance(executable, CudaExecutable) else {}
 
-    def run(self, executable: Executable, x: Buffer, y: Buffer, *, plain: bool = True) -> RunReport:
+    def run(self, executable: Executable, x: Buffer, y: Buffer, *, plain: bool = True, wait: bool = True) -> RunReport:
         """A launch that is refused is reported; a fault raises StickyError, because the process is lost."""
         self._in_order()
         if isinstance(executable, CudaExecutable):
@@ -177,7 +177,8 @@ class CudaBackend(CudaMemory):
         try:
             self._ruin_shared.launch()
             executable.launch(x.pointer, y.pointer, self.stream)
-            call("cuStreamSynchronize", self.stream)
+            if wait or not self._solo:
+                call("cuStreamSynchronize", self.stream)
         except BackendError as error:
             self.settle()  # raises where the refusal was only the echo of a fault
             return RunReport(False, str(error))

@@ -1,9 +1,9 @@
 """Device memory of the `cuda` backend, between guard zones, written and read on one stream.
 
 It is torch's, and everything blocks and waits for the whole device, because users' streams don't wait for ours; or,
-`solo`, it is the driver's (`cuda_pool`) and only answers are waited for: where nothing but this backend works on the
-device in this process, what it is told to do comes in order on its stream. Among processes that share a GPU every wait
-may last until the others had their slices, and a check of the judge had twenty of them.
+`solo`, it is the driver's (`cuda_pool`) and only answers are waited for, several at once (`cuda_post`): where nothing
+but this backend works on the device in this process, what it is told to do comes in order on its stream. Among
+processes that share a GPU every wait may last until the others had their slices, and a check of the judge had twenty.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any
 import numpy as np
 
 from sparserl.backends import driver
-from sparserl.backends.backend import Buffer, Part
+from sparserl.backends.backend import Buffer, Inspected, Later, Part
 from sparserl.backends.cuda_executable import GUARD_BYTES, CudaBuffer
 from sparserl.backends.cuda_pool import Pool
+from sparserl.backends.cuda_post import Post
 from sparserl.backends.driver import StickyError, call
 from sparserl.backends.instruments import Instruments, Picked
 from sparserl.errors import BackendError
@@ -81,6 +82,7 @@ class CudaMemory:
         self._stream_owner = call("cuStreamCreate", int(non_blocking))
         self.stream = int(self._stream_owner)
         self._pool = Pool(device, self.stream) if solo else None
+        self._post = Post(self.stream) if solo else None
         self.instruments = Instruments(self.arch, self.sms, self._attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"))
         self._table = self.alloc(4 * 8 * ZONES)
 
@@ -127,15 +129,20 @@ class CudaMemory:
         return buffer
 
     def _bring(self, address: int, data: Array) -> None:
-        """On the stream; from pageable memory it returns once `data` may go."""
-        if data.nbytes:
+        """On the stream; when it returns `data` may go."""
+        if self._post is not None:
+            self._post.send(address, data)
+        elif data.nbytes:
             call("cuMemcpyHtoDAsync", address, data.ctypes.data, data.nbytes, self.stream)
 
-    def _fetch(self, data: Array, address: int) -> None:
-        """To the end."""
+    def _fetch(self, data: Array, address: int) -> Later[Array]:
+        """What stands there when all is done that the stream was told before."""
+        if self._post is not None:
+            return self._post.ask(data, address)
         if data.nbytes:
             call("cuMemcpyDtoHAsync", data.ctypes.data, address, data.nbytes, self.stream)
             call("cuStreamSynchronize", self.stream)
+        return lambda: data
 
     def room_bytes(self) -> int:
         self.enter()
@@ -156,15 +163,16 @@ class CudaMemory:
         self._tell(target)
 
     def read(self, buffer: Buffer, dtype: np.dtype[Any], count: int, part: Part | None = None) -> Array:
+        return self.read_later(buffer, dtype, count, part)()
+
+    def read_later(self, buffer: Buffer, dtype: np.dtype[Any], count: int, part: Part | None = None) -> Later[Array]:
         self._fits(buffer, count * np.dtype(dtype).itemsize, "read")
         self._in_order()
         if part is not None and count:
             return self._read_part(buffer, np.dtype(dtype), count, part)
-        data = np.empty(count, dtype=dtype)
-        self._fetch(data, buffer.pointer)
-        return data
+        return self._fetch(np.empty(count, dtype=dtype), buffer.pointer)
 
-    def _read_part(self, buffer: Buffer, dtype: np.dtype[Any], count: int, part: Part) -> Array:
+    def _read_part(self, buffer: Buffer, dtype: np.dtype[Any], count: int, part: Part) -> Later[Array]:
         """Put together on the device: the way to the host is what a wide C costs."""
         columns = np.asarray(part.columns, dtype=np.int32)
         found = np.empty(count // part.wide * len(columns), dtype=dtype)
@@ -172,8 +180,7 @@ class CudaMemory:
         shape = Picked(count // part.wide, part.wide, len(columns), part.order == "row")
         places = kept.pointer, buffer.pointer, which.pointer
         self.instruments.pick(dtype.itemsize, *places, shape, stream=self.stream).launch()
-        self._fetch(found, kept.pointer)
-        return found
+        return self._fetch(found, kept.pointer)
 
     def fill(self, buffer: Buffer, byte: int) -> None:
         self._in_order()
@@ -206,19 +213,27 @@ class CudaMemory:
         self.instruments.scatter(width, buffer.pointer, staged.pointer, slot, count, stream=self.stream).launch()
         self._tell(buffer)  # `staged` may go: it is waited for, or who gets its memory comes behind on the stream
 
-    def inspect(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> tuple[list[bool], list[str]]:
+    def inspect(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> Inspected:
+        return self.inspect_later(guarded, digested)()
+
+    def inspect_later(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> Later[Inspected]:
         whole = [(buffer.pointer, buffer.size_bytes, 0) for buffer in digested]
         around: list[tuple[int, int, int]] = []
         for buffer in guarded:
             assert isinstance(buffer, CudaBuffer)
             after = buffer.pointer + buffer.size_bytes
             around += [(buffer.start, buffer.pointer - buffer.start, 1), (after, buffer.end - after, 1)]
-        sums = self._looked_over(whole, around)
-        hashes = [f"{buffer.size_bytes:x}-{each:016x}" for buffer, each in zip(digested, sums, strict=False)]
-        strange = sums[len(digested) :]
-        return [not (strange[2 * at] or strange[2 * at + 1]) for at in range(len(guarded))], hashes
+        looked_over, sizes = self._looked_over(whole, around), [buffer.size_bytes for buffer in digested]
 
-    def _looked_over(self, *groups: Sequence[tuple[int, int, int]]) -> list[int]:
+        def found() -> Inspected:
+            sums = looked_over()
+            hashes = [f"{size:x}-{each:016x}" for size, each in zip(sizes, sums, strict=False)]
+            strange = sums[len(sizes) :]
+            return [not (strange[at] or strange[at + 1]) for at in range(0, len(strange), 2)], hashes
+
+        return found
+
+    def _looked_over(self, *groups: Sequence[tuple[int, int, int]]) -> Later[list[int]]:
         """Of each zone (address, bytes, kind) a hash or, of kind 1, how many bytes are not the guard's.
 
         One group is large zones, the other small ones: a launch has blocks for the largest of its zones.
@@ -226,7 +241,7 @@ class CudaMemory:
         self._in_order()
         parts = [group[at : at + ZONES] for group in groups for at in range(0, len(group), ZONES)]
         if not parts:
-            return []
+            return list
         table = np.concatenate(
             [each for some in parts for each in (np.zeros(len(some), np.uint64), np.array(some, np.uint64).ravel())]
         )
@@ -236,9 +251,9 @@ class CudaMemory:
         for some, at in zip(parts, begins, strict=False):
             sizes = [size for _, size, _ in some]
             self.instruments.inspect(room.pointer + 8 * at, sizes, GUARD_BYTE, self.stream).launch()
-        found = np.empty(len(table), np.uint64)
-        self._fetch(found, room.pointer)
-        return [each for some, at in zip(parts, begins, strict=False) for each in found[at : at + len(some)].tolist()]
+        answer = self._fetch(np.empty(len(table), np.uint64), room.pointer)
+        spans = [slice(at, at + len(some)) for some, at in zip(parts, begins, strict=False)]
+        return lambda: [each for span in spans for each in answer()[span].tolist()]
 
     def guards_intact(self, buffer: Buffer) -> bool:
         return self.inspect([buffer], [])[0][0]

@@ -6,11 +6,15 @@ of all others too: what one broke would otherwise be laid to whoever is run on i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
-from sparserl.backends.backend import Backend, Buffer, Executable, Job
+from sparserl.backends.backend import Backend, Buffer, Executable, Inspected, Job, Later
 from sparserl.matrix import Array
+
+Hash = Later[str]
+"""of what lies in a buffer at the moment it is asked for"""
 
 
 @dataclass
@@ -21,7 +25,7 @@ class Structure:
     slot_of: Buffer | None
     vals: Buffer
     padding: Array
-    digests: dict[str, str]
+    digests: dict[str, Hash]
     placed: str = ""
 
     @property
@@ -34,8 +38,18 @@ class Loaded:
     executable: Executable
     job: Job
     structure: str
-    zeroed: dict[str, tuple[Buffer, str]] = field(default_factory=dict)
+    zeroed: dict[str, tuple[Buffer, Hash]] = field(default_factory=dict)
     """workspaces that are zero between products, with the hash of that"""
+
+
+def hashes_of(backend: Backend, buffers: Sequence[Buffer]) -> list[Hash]:
+    """Of each as it is now; none is waited for."""
+    found = backend.inspect_later([], buffers) if buffers else None
+    return [partial(_hash, found, at) for at in range(len(buffers)) if found is not None]
+
+
+def _hash(found: Later[Inspected], at: int) -> str:
+    return found()[1][at]
 
 
 def touched(
@@ -43,8 +57,8 @@ def touched(
     others: tuple[Mapping[str, Structure], Mapping[str, Loaded]],
     around: dict[str, Buffer],
     inputs: dict[str, Buffer],
-    expected: dict[str, str],
-) -> str:
+    expected: dict[str, Hash],
+) -> Later[str]:
     """'' or the first thing that was written to: buffers with guards around them, and inputs with their hashes.
 
     Then, where a program can reach it (a simulator stops it before), what others have. Not covered: what the library's
@@ -64,11 +78,16 @@ def touched(
         for name, (each, digest) in program.zeroed.items():
             if id(each) not in own:
                 inputs[f"{name}' of '{key}"], expected[f"{name}' of '{key}"] = each, digest
-    intact, digests = backend.inspect([*around.values()], [*inputs.values()])
-    for name, fine in zip(around, intact, strict=True):
-        if not fine:
-            return f"wrote outside the bounds of '{name}'"
-    for name, digest in zip(inputs, digests, strict=True):
-        if digest != expected[name]:
-            return f"changed its input '{name}'"
-    return ""
+    found = backend.inspect_later([*around.values()], [*inputs.values()])
+
+    def finding() -> str:
+        intact, digests = found()
+        for name, fine in zip(around, intact, strict=True):
+            if not fine:
+                return f"wrote outside the bounds of '{name}'"
+        for name, digest in zip(inputs, digests, strict=True):
+            if digest != expected[name]():
+                return f"changed its input '{name}'"
+        return ""
+
+    return finding

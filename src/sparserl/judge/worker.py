@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
-from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, Part, RunReport, TimingPlan
+from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, Later, Part, RunReport, TimingPlan
 from sparserl.backends.driver import StickyError
 from sparserl.errors import SparseRLError
 from sparserl.judge import channel
 from sparserl.judge.handed import Check, Near, kept_as
-from sparserl.judge.holdings import Loaded, Structure, touched
+from sparserl.judge.holdings import Hash, Loaded, Structure, hashes_of, touched
 from sparserl.judge.lockdown import lockdown
 from sparserl.judge.sandbox import Hello
 from sparserl.judge.turn import Turn, give_turns, gpu_of
@@ -36,8 +36,9 @@ from sparserl.values import store
 Array = np.ndarray[Any, np.dtype[Any]]
 POISON = 0xFF
 """as bytes of any storage type: NaN"""
-KEPT_SHARE = 1 / 8
-"""x of a set that is used again stays on the device where it takes no more than this of the room that is left"""
+KEPT_FROM, KEPT_SHARE = 1 << 20, 1 / 8
+"""x of a set that is used again stays on the device where it has so many bytes (what is smaller is sent faster than a
+hash of it is waited for) and takes no more than this of the room that is left"""
 LONGER = 256
 """bytes that make y differ from x in size, which tells `run_chain` not to feed it back"""
 OWN_TURNS = ("time", "floor_us")
@@ -68,7 +69,7 @@ class Machine:
     structures: dict[str, Structure] = field(default_factory=dict)
     sets: dict[str, tuple[Array, Array]] = field(default_factory=dict)
     kept: dict[str, tuple[Buffer, str]] = field(default_factory=dict)
-    """x of some of the sets, with its hash"""
+    """x of some of the sets that are large, with its hash"""
     programs: dict[str, Loaded] = field(default_factory=dict)
     vectors: dict[tuple[str, int], Buffer] = field(default_factory=dict)
     baselines: dict[str, Executable] = field(default_factory=dict)
@@ -93,7 +94,7 @@ class Machine:
         vals = self.backend.alloc(slots * padding.itemsize)
         where = None if slot_of is None else self._upload(np.ascontiguousarray(slot_of, dtype=np.int32))
         hashed = {**buffers, **({"slot_of": where} if where is not None else {})}
-        digests = dict(zip(hashed, self.backend.inspect([], [*hashed.values()])[1], strict=True))
+        digests = dict(zip(hashed, hashes_of(self.backend, [*hashed.values()]), strict=True))
         self.structures[key] = Structure(buffers, where, vals, padding, digests)
 
     def drop_structure(self, key: str) -> None:
@@ -118,7 +119,7 @@ class Machine:
             if job.workspaces[workspace][1] == "zeroed":
                 zeroed[workspace] = buffer
             self.backend.fill(buffer, 0 if workspace in zeroed else POISON)
-        hashes = self.backend.inspect([], [*zeroed.values()])[1] if zeroed else []
+        hashes = hashes_of(self.backend, [*zeroed.values()])
         clean = {each: (zeroed[each], digest) for each, digest in zip(zeroed, hashes, strict=True)}
         self.programs[name] = Loaded(executable, job, structure, clean)
 
@@ -157,7 +158,7 @@ class Machine:
         if behind_writer:
             report = backend.run_chain(loaded.executable, [here, there, source], 1)
         else:
-            report = backend.run(loaded.executable, here, there, plain=True)
+            report = backend.run(loaded.executable, here, there, plain=True, wait=False)
         return self._end(loaded, report, there, y_count, x=(here, before), part=part)
 
     def chain(self, name: str, check: Check, y_count: int, steps: int, feed_back: bool) -> list[Ran]:
@@ -191,7 +192,8 @@ class Machine:
         self._place_x(pair[0], check, x)
         self.backend.fill(pair[1], POISON)
         for step in range(steps):
-            report = self.backend.run(loaded.executable, pair[step % 2], pair[(step + 1) % 2], plain=True)
+            here, there = pair[step % 2], pair[(step + 1) % 2]
+            report = self.backend.run(loaded.executable, here, there, plain=True, wait=False)
             if not report.ok:
                 break
         return self._end(loaded, report, pair[steps % 2], y_count)
@@ -250,7 +252,7 @@ class Machine:
         if not placed or held.placed != placed:
             self.backend.scatter(held.vals, values, held.slot_of, held.padding)
             held.placed = placed
-            held.digests["vals"] = self.backend.digest(held.vals)
+            (held.digests["vals"],) = hashes_of(self.backend, [held.vals])
         for workspace, buffer in self.backend.workspaces(loaded.executable).items():
             if poison and loaded.job.workspaces[workspace][1] == "scratch":
                 self.backend.fill(buffer, POISON)
@@ -262,41 +264,45 @@ class Machine:
             return check.after(*self.sets[check.key])
         return self.sets[check] if isinstance(check, str) else check
 
-    def _place_x(self, target: Buffer, check: Check, x: Array) -> str:
+    def _place_x(self, target: Buffer, check: Check, x: Array) -> Hash:
         """x of this set, from the device where it was kept; its hash.
 
         A program that writes where it may not could reach what is kept: a copy with another hash is not used.
         """
         name = kept_as(check, "x")
-        known = self.kept.get(name)
-        if known is not None:
-            self.backend.copy(target, known[0])
-            if self.backend.digest(target) == known[1]:
-                return known[1]
+        if name in self.kept:
+            kept, before = self.kept[name]
+            self.backend.copy(target, kept)
+            if self.backend.digest(target) == before:
+                return lambda: before
         self.backend.write(target, x)
-        found = self.backend.digest(target)
-        if name and x.nbytes <= KEPT_SHARE * self.backend.room_bytes():
-            self.kept[name] = (self.backend.alloc(x.nbytes), found)
+        (found,) = hashes_of(self.backend, [target])
+        if name and KEPT_FROM <= x.nbytes <= KEPT_SHARE * self.backend.room_bytes():
+            self.kept[name] = (self.backend.alloc(x.nbytes), found())
             self.backend.copy(self.kept[name][0], target)
         return found
 
     def _end(
-        self, loaded: Loaded, report: RunReport, y: Buffer, y_count: int, *, x: tuple[Buffer, str] | None = None,
+        self, loaded: Loaded, report: RunReport, y: Buffer, y_count: int, *, x: tuple[Buffer, Hash] | None = None,
         part: Part | None = None,
     ) -> Ran:  # fmt: skip
-        """`x` comes with its hash where it must not have changed."""
-        found = self._findings(loaded, y, x) if report.ok else report.reason or "failed without a reason"
-        if found:
+        """`x` comes with its hash where it must not have changed. All is asked for before anything is waited for."""
+        if not report.ok:
+            self._renew(loaded)
+            return Ran(np.empty(0), report.reason or "failed without a reason")
+        finding = self._findings(loaded, y, x)
+        left = hashes_of(self.backend, [buffer for buffer, _ in loaded.zeroed.values()])
+        out = self.backend.read_later(y, store(np.zeros(1), self.dtype).dtype, y_count, part)
+        if found := finding():
             self._renew(loaded)
             return Ran(np.empty(0), found)
-        out = self.backend.read(y, store(np.zeros(1), self.dtype).dtype, y_count, part)
-        return Ran(out, "", self._dirty(loaded), sectors=report.sectors, modelled_us=report.modelled_us)
+        return Ran(out(), "", self._dirty(loaded, left), sectors=report.sectors, modelled_us=report.modelled_us)
 
     def damage(self) -> str:
         """'' or what of all that lies here was written to by somebody who may not: for after a timing."""
-        return self._touched({}, {}, {})
+        return self._touched({}, {}, {})()
 
-    def _findings(self, loaded: Loaded, y: Buffer, x: tuple[Buffer, str] | None) -> str:
+    def _findings(self, loaded: Loaded, y: Buffer, x: tuple[Buffer, Hash] | None) -> Later[str]:
         """What a program did to memory that is not its to write, its own data first."""
         held, (x_name, y_name) = self.structures[loaded.structure], loaded.job.vector_names
         inputs = held.everything
@@ -306,14 +312,13 @@ class Machine:
             inputs[x_name], expected[x_name] = x
         return self._touched(around, inputs, expected)
 
-    def _touched(self, around: dict[str, Buffer], inputs: dict[str, Buffer], expected: dict[str, str]) -> str:
+    def _touched(self, around: dict[str, Buffer], inputs: dict[str, Buffer], expected: dict[str, Hash]) -> Later[str]:
         around |= {f"{role} vector": buffer for (role, _), buffer in self.vectors.items()}
         return touched(self.backend, (self.structures, self.programs), around, inputs, expected)
 
-    def _dirty(self, loaded: Loaded) -> str:
-        for name, buffer in self.backend.workspaces(loaded.executable).items():
-            size, kind = loaded.job.workspaces[name]
-            if kind == "zeroed" and self.backend.read(buffer, np.dtype(np.uint8), size).any():
+    def _dirty(self, loaded: Loaded, left: Sequence[Hash]) -> str:
+        for (name, (buffer, clean)), now in zip(loaded.zeroed.items(), left, strict=True):
+            if now() != clean():
                 self.backend.fill(buffer, 0)
                 return f"left the zeroed workspace '{name}' dirty: the next product would start from it"
         return ""

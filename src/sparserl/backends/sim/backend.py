@@ -14,7 +14,18 @@ from typing import Literal
 
 import numpy as np
 
-from sparserl.backends.backend import Binary, Buffer, Device, Executable, Job, Part, RunReport, TimingPlan
+from sparserl.backends.backend import (
+    Binary,
+    Buffer,
+    Device,
+    Executable,
+    Inspected,
+    Job,
+    Later,
+    Part,
+    RunReport,
+    TimingPlan,
+)
 from sparserl.backends.sim import model, toolchain
 from sparserl.backends.sim.executable import SimExecutable
 from sparserl.backends.sim.memory import SimMemory
@@ -93,6 +104,10 @@ class SimBackend:
         whole = _own(buffer).view(dtype, count)
         return whole.copy() if part is None else part.of(whole)
 
+    def read_later(self, buffer: Buffer, dtype: np.dtype, count: int, part: Part | None = None) -> Later[np.ndarray]:
+        found = self.read(buffer, dtype, count, part)
+        return lambda: found
+
     def fill(self, buffer: Buffer, byte: int) -> None:
         _own(buffer).data[:] = byte
 
@@ -106,8 +121,12 @@ class SimBackend:
         slots[:] = padding
         slots[_own(slot_of).view(np.dtype(np.int32), flat.size)] = flat
 
-    def inspect(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> tuple[list[bool], list[str]]:
+    def inspect(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> Inspected:
         return [self.guards_intact(buffer) for buffer in guarded], [self.digest(buffer) for buffer in digested]
+
+    def inspect_later(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> Later[Inspected]:
+        found = self.inspect(guarded, digested)
+        return lambda: found
 
     def guards_intact(self, buffer: Buffer) -> bool:
         return _own(buffer).guards_intact()
@@ -132,7 +151,7 @@ class SimBackend:
     def workspaces(self, executable: Executable) -> Mapping[str, SimMemory]:
         return _ours(executable).workspaces
 
-    def run(self, executable: Executable, x: Buffer, y: Buffer, *, plain: bool = True) -> RunReport:
+    def run(self, executable: Executable, x: Buffer, y: Buffer, *, plain: bool = True, wait: bool = True) -> RunReport:
         return self._product(_ours(executable), _own(x), _own(y), pdl=not plain)
 
     def _product(self, product: SimExecutable, x: SimMemory, y: SimMemory, *, pdl: bool) -> RunReport:
