@@ -202,16 +202,16 @@ def test_programs_that_were_judged_right_are_verified_after_a_race_or_not_at_all
     monkeypatch.setattr(case._desk.sandbox, "call", watched)
     good = plain(Problem())
     assert case.race([good], modes=("solver",)).outcomes[good].correct
-    before, whole = asked.index("time"), asked.count("check")
-    assert "check" in asked[:before]
+    before, whole = asked.index("time"), asked.count("checks")
+    assert "checks" in asked[:before]
     asked.clear()
     race = case.race([good, WRONG], modes=("solver",), verify="after")
-    assert "check" not in asked[: asked.index("time")] and 0 < asked.count("check") < whole
+    assert "checks" not in asked[: asked.index("time")] and 0 < asked.count("checks") < whole
     assert race.outcomes[good].correct and race[good]["solver"].median_us > 0
     assert race.outcomes[WRONG].verdict is Verdict.WRONG and WRONG not in race
     asked.clear()
     race = case.race([good], modes=("solver",), verify="not")
-    assert race.outcomes[good].correct and race[good]["solver"].median_us > 0 and "check" not in asked
+    assert race.outcomes[good].correct and race[good]["solver"].median_us > 0 and "checks" not in asked
 
 
 def test_what_differs_in_one_number_is_handed_over_as_that_number(

@@ -14,6 +14,7 @@ from sparserl.backends.backend import Part
 from sparserl.backends.sim import SimBackend
 from sparserl.families import make
 from sparserl.judge import plain, worker
+from sparserl.judge.handed import Asked, Check
 from sparserl.judge.holdings import hashes_of
 from sparserl.records import Order, Problem
 
@@ -50,18 +51,64 @@ def machine_of(backend: Watched, problem: Problem) -> worker.Machine:
     return machine
 
 
+def check(machine: worker.Machine, given: Check, y_count: int = PATTERN.rows, part: Part | None = None) -> worker.Ran:
+    (ran,) = machine.checks("plain", [Asked(given, part=part)], y_count)
+    return ran
+
+
+def drawn(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.random(PATTERN.nonzeros, dtype=np.float32), rng.random(PATTERN.columns, dtype=np.float32)
+
+
+def test_products_asked_for_together_are_those_asked_for_one_by_one(backend: Watched) -> None:
+    machine = machine_of(backend, Problem())
+    sets = [drawn(seed) for seed in range(3)]
+    for key, each in zip("abc", sets, strict=True):
+        machine.put_set(key, *each)
+    asked = [Asked("a"), Asked("b", behind_writer=True), Asked(sets[2], poison=False, clear=False), Asked("a")]
+    alone = [machine.checks("plain", [each], PATTERN.rows)[0] for each in asked]
+    together = machine.checks("plain", asked, PATTERN.rows)
+    assert len(together) == 4 and not any(ran.failed or ran.dirty for ran in together)
+    for one, other in zip(alone, together, strict=True):
+        assert np.array_equal(one.y, other.y)
+    assert not np.array_equal(together[0].y, together[1].y) and np.array_equal(together[0].y, together[3].y)
+
+
+def test_products_asked_for_together_end_at_the_first_that_breaks_something(
+    backend: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second run writes to the matrix: the first is right, the second failed, and no third comes back."""
+    machine = machine_of(backend, Problem())
+    runs, run = [0], backend.run
+
+    def spoiling(*arguments, **how):  # type: ignore[no-untyped-def]
+        report = run(*arguments, **how)
+        runs[0] += 1
+        if runs[0] == 2:
+            cols = machine.structures["rows"].arrays["cols"]
+            backend.write(cols, np.zeros(cols.size_bytes // 4, dtype=np.int32))
+        return report
+
+    monkeypatch.setattr(backend, "run", spoiling)
+    found = machine.checks("plain", [Asked(drawn(seed)) for seed in range(3)], PATTERN.rows)
+    assert [ran.failed for ran in found] == ["", "changed its input 'cols'"]
+    assert found[0].y.size == PATTERN.rows and found[1].y.size == 0
+    assert not machine.programs and not machine.structures, "nothing that it could reach is used again"
+
+
 def test_x_of_a_large_set_that_is_used_again_is_sent_once(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "KEPT_FROM", 480)
     machine = machine_of(backend, Problem())
     values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
     machine.put_set("named", values, x)
-    first = machine.check("plain", "named", PATTERN.rows)
+    first = check(machine, "named")
     before = backend.uploads
-    again = [machine.check("plain", "named", PATTERN.rows).y for _ in range(3)]
+    again = [check(machine, "named").y for _ in range(3)]
     assert backend.uploads == before
     assert first.y.any() and all(np.array_equal(first.y, y) for y in again)
     machine.put_set("named", values, -x)
-    assert np.array_equal(machine.check("plain", "named", PATTERN.rows).y, -first.y)
+    assert np.array_equal(check(machine, "named").y, -first.y)
 
 
 def test_x_of_a_small_set_is_sent_each_time(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,9 +116,9 @@ def test_x_of_a_small_set_is_sent_each_time(backend: Watched, monkeypatch: pytes
     machine = machine_of(backend, Problem())
     values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
     machine.put_set("named", values, x)
-    first = machine.check("plain", "named", PATTERN.rows)
+    first = check(machine, "named")
     before = backend.uploads
-    assert np.array_equal(machine.check("plain", "named", PATTERN.rows).y, first.y)
+    assert np.array_equal(check(machine, "named").y, first.y)
     assert backend.uploads > before and not machine.kept
 
 
@@ -80,10 +127,10 @@ def test_a_kept_x_that_a_program_reached_is_not_used(backend: Watched, monkeypat
     machine = machine_of(backend, Problem())
     values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
     machine.put_set("named", values, x)
-    right = machine.check("plain", "named", PATTERN.rows).y
+    right = check(machine, "named").y
     backend.write(machine.kept["named"][0], x + 1)
     for _ in range(2):
-        assert np.array_equal(machine.check("plain", "named", PATTERN.rows).y, right)
+        assert np.array_equal(check(machine, "named").y, right)
 
 
 def test_sets_beyond_the_room_are_sent_each_time(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +140,7 @@ def test_sets_beyond_the_room_are_sent_each_time(backend: Watched, monkeypatch: 
     for name, room in (("first", 8 * 480), ("second", 8 * 480 - 1)):
         monkeypatch.setattr(backend, "room_bytes", lambda room=room: room)
         machine.put_set(name, values, np.ones(120, dtype=np.float32))
-        machine.check("plain", name, PATTERN.rows)
+        check(machine, name)
     assert list(machine.kept) == ["first"]
     machine.close_case()
     assert not machine.kept
@@ -106,9 +153,9 @@ def test_a_part_of_a_result_is_what_its_columns_are(backend: Watched, order: Ord
     values, b = (
         np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120 * 6))
     )
-    whole = machine.check("plain", (values, b), PATTERN.rows * 6).y
+    whole = check(machine, (values, b), PATTERN.rows * 6).y
     part = Part(np.array([4, 1]), 6, order)
-    some = machine.check("plain", (values, b), PATTERN.rows * 6, part=part).y
+    some = check(machine, (values, b), PATTERN.rows * 6, part=part).y
     table = whole.reshape(-1, 6) if order == "row" else whole.reshape(6, -1).T
     seen = some.reshape(-1, 2) if order == "row" else some.reshape(2, -1).T
     assert np.array_equal(seen, table[:, [4, 1]]) and table.any()
@@ -118,7 +165,7 @@ def test_a_baseline_multiplies_a_set_by_its_name(backend: Watched) -> None:
     machine = machine_of(backend, Problem())
     values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
     machine.put_set("named", values, x)
-    right = machine.check("plain", "named", PATTERN.rows).y
+    right = check(machine, "named").y
     machine.baselines["library"] = machine.programs["plain"].executable
     assert np.array_equal(machine.run_baseline("library", "named", PATTERN.rows), right)
     assert np.array_equal(machine.run_baseline("library", (values, -x), PATTERN.rows), -right)
@@ -144,15 +191,15 @@ def test_what_a_program_does_to_the_data_of_another_is_its_own_fault() -> None:
     packed = layouts.pack(PATTERN, program.parse(plain.plain(Problem())).layout)
     machine.put_structure("other", packed.arrays, packed.slot_of, packed.slots)
     given = tuple(np.ones(n, dtype=np.float32) for n in (PATTERN.nonzeros, 120))
-    assert not machine.check("plain", given, PATTERN.rows).failed and not machine.damage()
+    assert not check(machine, given).failed and not machine.damage()
     other = machine.structures["other"].arrays["cols"]
     backend.stray = lambda: backend.fill(other, 7)  # type: ignore[assignment]
-    assert machine.check("plain", given, PATTERN.rows).failed == "changed its input 'cols' of 'other'"
+    assert check(machine, given).failed == "changed its input 'cols' of 'other'"
     assert machine.damage() == "changed its input 'cols' of 'other'", "and so it would be found after a timing"
     backend.bounded = True
     machine = machine_of(backend, Problem())
     machine.put_structure("other", packed.arrays, packed.slot_of, packed.slots)
-    assert not machine.check("plain", given, PATTERN.rows).failed, "where that can't be, nobody looks"
+    assert not check(machine, given).failed, "where that can't be, nobody looks"
     backend.close()
 
 
@@ -165,7 +212,7 @@ def test_the_guards_of_other_data_are_looked_at_too(monkeypatch: pytest.MonkeyPa
     whole = backend.guards_intact
     monkeypatch.setattr(backend, "guards_intact", lambda buffer: buffer is not vals and whole(buffer))
     given = tuple(np.ones(n, dtype=np.float32) for n in (PATTERN.nonzeros, 120))
-    assert machine.check("plain", given, PATTERN.rows).failed == "wrote outside the bounds of 'vals' of 'other'"
+    assert check(machine, given).failed == "wrote outside the bounds of 'vals' of 'other'"
     backend.close()
 
 
@@ -178,7 +225,7 @@ def test_where_values_go_and_zeroed_workspaces_are_looked_at_too() -> None:
     where = machine.structures["other"].slot_of
     backend.stray = lambda: backend.fill(where, 3)  # type: ignore[assignment]
     given = tuple(np.ones(n, dtype=np.float32) for n in (PATTERN.nonzeros, 120))
-    assert machine.check("plain", given, PATTERN.rows).failed == "changed its input 'slot_of' of 'other'"
+    assert check(machine, given).failed == "changed its input 'slot_of' of 'other'"
     machine = machine_of(backend, Problem())
     counter = backend.alloc(64)
     backend.fill(counter, 0)
@@ -186,7 +233,7 @@ def test_where_values_go_and_zeroed_workspaces_are_looked_at_too() -> None:
     beside = replace(machine.programs["plain"], zeroed={"arrived": (counter, clean)})
     machine.programs["beside"] = beside
     backend.stray = lambda: backend.fill(counter, 1)  # type: ignore[assignment]
-    assert machine.check("plain", given, PATTERN.rows).failed == "changed its input 'arrived' of 'beside'"
+    assert check(machine, given).failed == "changed its input 'arrived' of 'beside'"
     backend.close()
 
 

@@ -211,13 +211,15 @@ class Backend(Protocol):
         wait=False: perhaps not to the end; then a fault shows in the answer that is waited for next.
         """
 
-    def run_chain(self, executable: Executable, buffers: Sequence[Buffer], steps: int) -> RunReport:
+    def run_chain(
+        self, executable: Executable, buffers: Sequence[Buffer], steps: int, *, wait: bool = True
+    ) -> RunReport:
         """`steps` dependent products with the pdl attribute behind a slow writer of buffers[0].
 
         The writer copies buffers[-1] (prepared by the caller) into buffers[0] slowly, on the same stream, just before
         the first product. Product i reads buffers[i % 2] and writes buffers[(i + 1) % 2] when all are the same size
         (three buffers: 0, 1 and the source); otherwise x is buffers[0], y is buffers[1], and the writer runs before
-        every product, so that each must wait for it.
+        every product, so that each must wait for it. `wait` is that of `run`.
         """
 
     def time(self, executables: Sequence[Executable], plan: TimingPlan) -> list[list[float]]:

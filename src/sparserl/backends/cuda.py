@@ -184,7 +184,9 @@ class CudaBackend(CudaMemory):
             return RunReport(False, str(error))
         return RunReport(True, host_us=(time.perf_counter() - began) * 1e6)
 
-    def run_chain(self, executable: Executable, buffers: Sequence[Buffer], steps: int) -> RunReport:
+    def run_chain(
+        self, executable: Executable, buffers: Sequence[Buffer], steps: int, *, wait: bool = True
+    ) -> RunReport:
         first, second, source = buffers[0], buffers[1], buffers[-1]
         if len(buffers) != 3 or source.size_bytes != first.size_bytes:
             raise ValueError(
@@ -210,9 +212,10 @@ class CudaBackend(CudaMemory):
             graph = Graph(self.stream, products)
             try:
                 graph.launch(self.stream)
-                call("cuStreamSynchronize", self.stream)
+                if wait or not self._solo:
+                    call("cuStreamSynchronize", self.stream)
             finally:
-                graph.close()
+                graph.close()  # one that is under way is freed when it is done
         except BackendError as error:
             self.settle()  # raises where the refusal was only the echo of a fault
             return RunReport(False, str(error))

@@ -27,6 +27,8 @@ from sparserl.records import LayoutLine, Outcome, Packed, Problem, Verdict
 ROOM_BYTES = {"cuda": 24 << 30, "sim": 2 << 30}
 """packed layouts kept in the worker"""
 
+TOGETHER = {"cuda": 8, "sim": 1}
+
 BESIDE = "beside"
 """the structure of a matrix that is not the case's own"""
 
@@ -85,6 +87,11 @@ class Desk:
 
     def call(self, command: str, limit_s: float | None = None, **arguments: Any) -> Any:
         return self.sandbox.call(command, limit_s, **arguments)
+
+    @property
+    def together(self) -> int:
+        """Products that a trial asks for at once. A simulator is not waited for, and stops at the first wrong one."""
+        return TOGETHER[self.sandbox.backend]
 
     @property
     def _mine(self) -> bool:

@@ -1,10 +1,13 @@
-"""How the judge hands a set of numbers to its worker: by name, by what differs from one with a name, or whole."""
+"""How the judge hands sets of numbers to its worker (by name, by what differs from one with a name, or whole), and asks
+for products with them."""
 
 from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+
+from sparserl.backends.backend import Part
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Which = Literal["values", "x"]
@@ -35,3 +38,19 @@ def kept_as(check: Check, of: Which) -> str:
     if isinstance(check, Near):
         return "" if check.of == of else check.key
     return check if isinstance(check, str) else ""
+
+
+class Asked(NamedTuple):
+    """One product that a program is to make.
+
+    poison=False leaves scratch workspaces and clear=False leaves y as the last product left them, so that a program
+    which remembers results there gives the wrong one.
+    """
+
+    check: Check
+    behind_writer: bool = False
+    """with the pdl attribute, right behind a slow writer of x"""
+    poison: bool = True
+    clear: bool = True
+    part: Part | None = None
+    """of C, only this comes back"""

@@ -9,13 +9,16 @@ in between, so that a result which was remembered instead of computed is wrong.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import numpy as np
 
 from sparserl.backends.backend import Part
-from sparserl.judge.handed import Check
+from sparserl.judge.handed import Asked, Check
 from sparserl.judge.reference import AFTER, CHAIN_STEPS, Kind, Reference, ValueSet
 from sparserl.judge.sandbox import WorkerError
 from sparserl.judge.timing import feeds_back
@@ -26,6 +29,8 @@ from sparserl.records import Problem, Verdict
 FIRST_CHECKS: tuple[Kind, ...] = ("narrow", "wide", "isolation", "wide", "timed", "fed")
 AS_TIMED: tuple[Kind, ...] = ("timed", "fed")
 BEHIND_WRITER: tuple[Kind, ...] = ("narrow", "timed", "fed")
+How = Mapping[str, bool]
+"""of an Asked"""
 
 
 class Stopped(Exception):  # noqa: N818 - what happened to the program, not an error
@@ -38,6 +43,10 @@ class Stopped(Exception):  # noqa: N818 - what happened to the program, not an e
 
 class Desk(Protocol):
     """What a trial asks of its case: the worker, with all data in place."""
+
+    @property
+    def together(self) -> int:
+        """products that it is asked for at once"""
 
     def call(self, command: str, **arguments: Any) -> Any: ...
 
@@ -62,47 +71,50 @@ class Trial:
 
     def verify(self) -> None:
         """Before timing. Raises Stopped."""
-        for number, kind in enumerate(FIRST_CHECKS):
-            self._check(self.reference.draw(kind, f"first {number}"))
+        draw = self.reference.draw
+        self._checks((draw(kind, f"first {number}"), {}) for number, kind in enumerate(FIRST_CHECKS))
         if self.waits:
-            for kind in BEHIND_WRITER:
-                self._check(self.reference.draw(kind, "behind a writer"), behind_writer=True)
+            self._checks((draw(kind, "behind a writer"), {"behind_writer": True}) for kind in BEHIND_WRITER)
             self._chain()
 
     def verify_twin(self) -> None:
         """On another pattern of the same sizes, whose reference this trial has. Raises Stopped."""
-        check = self.reference.draw("narrow", "twin")
-        ran = self._ran("check", check, part=part_of(self.reference.problem, check))
-        self._accept(ran)
-        reason = compare(self.reference.pattern, self.reference.problem, check, ran.y)
-        if reason:
-            reason = f"right on this pattern alone, so it has it in its text; on another of the same sizes {reason}"
-            raise Stopped(Verdict.WRONG, reason)
+        said = "right on this pattern alone, so it has it in its text; on another of the same sizes "
+        self._checks([(self.reference.draw("narrow", "twin"), {})], said)
 
     def recheck(self) -> None:
         """After timing, on what the timing left behind. Raises Stopped."""
+        self._checks(self._after())
+
+    def _after(self) -> Iterator[tuple[ValueSet, How]]:
         for kind in AS_TIMED if self.reference.fresh else (self.reference.pick(AS_TIMED),):
             check = self.reference.draw(kind, AFTER)
-            self._check(check, poison=False)
+            yield check, {"poison": False}
             for changed in self.reference.neighbours(check):
-                self._check(changed, poison=False, clear=False)
+                yield changed, {"poison": False, "clear": False}
 
-    def _check(self, check: ValueSet, **how: bool) -> None:
-        ran = self._ran("check", check, part=part_of(self.reference.problem, check), **how)
-        self._accept(ran)
-        reason = compare(self.reference.pattern, self.reference.problem, check, ran.y)
-        if reason and how.get("behind_writer"):
-            reason += " (behind a slow writer of x: it was read before the wait)"
-        elif reason and not how.get("poison", True):
-            reason += " (after other products: an earlier result or workspace shows through)"
-        if reason:
-            raise Stopped(Verdict.WRONG, reason)
+    def _checks(self, checks: Iterable[tuple[ValueSet, How]], said: str = "") -> None:
+        """One after another, some of them under way at once. Raises Stopped at the first that isn't right."""
+        left, problem = iter(checks), self.reference.problem
+        while some := list(islice(left, self.desk.together)):
+            with _its_fault():
+                asked = [Asked(self.desk.handed(check), **how, part=part_of(problem, check)) for check, how in some]
+                found = self._ran("checks", asked=asked)
+            for (check, how), ran in zip(some, found, strict=True):
+                self._accept(ran)
+                reason = compare(self.reference.pattern, problem, check, ran.y)
+                if reason and how.get("behind_writer"):
+                    reason += " (behind a slow writer of x: it was read before the wait)"
+                elif reason and not how.get("poison", True):
+                    reason += " (after other products: an earlier result or workspace shows through)"
+                if reason:
+                    raise Stopped(Verdict.WRONG, said + reason)
 
     def _chain(self) -> None:
         reference = self.reference
         fed = feeds_back(reference.pattern, reference.problem)
         check = reference.draw_chain(row_sums=False) if fed else reference.draw("narrow", "chain")
-        dependent, *plain = self._ran("chain", check, steps=CHAIN_STEPS, feed_back=fed)
+        dependent, *plain = self._chained(check, CHAIN_STEPS, fed)
         for ran in (dependent, *plain):
             self._accept(ran)
         if not fed:
@@ -114,18 +126,20 @@ class Trial:
             reason = f"{differ} of {dependent.y.size} results differ from the same products done one by one"
         else:  # its sums depend on the order of its blocks: a bound instead of equality
             check = reference.draw_chain(row_sums=True)
-            dependent = self._ran("chain", check, steps=reference.bounded_steps, feed_back=True)[0]
+            dependent = self._chained(check, reference.bounded_steps, True)[0]
             self._accept(dependent)
             reason = compare_chain(reference, check, dependent.y)
         if reason:
             raise Stopped(Verdict.WRONG, f"in a chain of {CHAIN_STEPS} dependent products: {reason}")
 
-    def _ran(self, command: str, check: ValueSet, **how: Any) -> Any:
+    def _chained(self, check: ValueSet, steps: int, feed_back: bool) -> list[Ran]:
+        with _its_fault():
+            return self._ran("chain", check=self.desk.handed(check), steps=steps, feed_back=feed_back)
+
+    def _ran(self, command: str, **arguments: Any) -> list[Ran]:
         rows = self.reference.pattern.rows * self.reference.problem.columns
-        try:
-            return self.desk.call(command, name=self.name, check=self.desk.handed(check), y_count=rows, **how)
-        except WorkerError as error:
-            raise Stopped(Verdict.FAILED, str(error)) from error
+        found: list[Ran] = self.desk.call(command, name=self.name, y_count=rows, **arguments)
+        return found
 
     def _accept(self, ran: Ran) -> None:
         if ran.failed:
@@ -133,3 +147,12 @@ class Trial:
         if ran.dirty:
             raise Stopped(Verdict.WRONG, ran.dirty)
         self.sectors = self.sectors or ran.sectors
+
+
+@contextmanager
+def _its_fault() -> Iterator[None]:
+    """A worker that is lost over a program: that is what the program failed at."""
+    try:
+        yield
+    except WorkerError as error:
+        raise Stopped(Verdict.FAILED, str(error)) from error

@@ -22,7 +22,7 @@ from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, 
 from sparserl.backends.driver import StickyError
 from sparserl.errors import SparseRLError
 from sparserl.judge import channel
-from sparserl.judge.handed import Check, Near, kept_as
+from sparserl.judge.handed import Asked, Check, Near, kept_as
 from sparserl.judge.holdings import Hash, Loaded, Structure, hashes_of, touched
 from sparserl.judge.lockdown import lockdown
 from sparserl.judge.sandbox import Hello
@@ -126,40 +126,36 @@ class Machine:
     def drop(self, name: str) -> None:
         self.programs.pop(name, None)
 
-    def check(
-        self,
-        name: str,
-        check: Check,
-        y_count: int,
-        *,
-        behind_writer: bool = False,
-        poison: bool = True,
-        clear: bool = True,
-        part: Part | None = None,
-    ) -> Ran:
-        """One product with this set. `behind_writer`: with the pdl attribute, right behind a slow writer of x.
+    def checks(self, name: str, asked: Sequence[Asked], y_count: int) -> list[Ran]:
+        """One product after another; the last is the first at which something was found.
 
-        part: of C, only this comes back.
-
-        poison=False leaves scratch workspaces and clear=False leaves y as the last product left them, so that a program
-        which remembers results there gives the wrong one.
+        All are under way before the first is waited for: on a GPU that others use as well every wait is long. What a
+        program did at one is looked for before the next begins.
         """
-        backend, (loaded, x) = self.backend, self._begin(name, check, poison)
+        found: list[Ran] = []
+        for later in [self._check(self.programs[name], each, y_count) for each in asked]:
+            found.append(later())
+            if found[-1].failed:
+                break
+        return found
+
+    def _check(self, loaded: Loaded, asked: Asked, y_count: int) -> Later[Ran]:
+        backend, x = self.backend, self._begin(loaded, asked.check, asked.poison)
         here, there = self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)
-        if behind_writer:
+        if asked.behind_writer:
             source = self._vector("source", x.nbytes)
-            before = self._place_x(source, check, x)
+            before = self._place_x(source, asked.check, x)
             backend.fill(here, POISON)
             there = self._vector("long y", y_count * x.itemsize + LONGER)
         else:
-            before = self._place_x(here, check, x)
-        if clear:
+            before = self._place_x(here, asked.check, x)
+        if asked.clear:
             backend.fill(there, POISON)
-        if behind_writer:
-            report = backend.run_chain(loaded.executable, [here, there, source], 1)
+        if asked.behind_writer:
+            report = backend.run_chain(loaded.executable, [here, there, source], 1, wait=False)
         else:
             report = backend.run(loaded.executable, here, there, plain=True, wait=False)
-        return self._end(loaded, report, there, y_count, x=(here, before), part=part)
+        return self._end(loaded, report, there, y_count, x=(here, before), part=asked.part)
 
     def chain(self, name: str, check: Check, y_count: int, steps: int, feed_back: bool) -> list[Ran]:
         """`steps` dependent products behind a slow writer. Fed back: first the same one by one, plainly.
@@ -167,26 +163,29 @@ class Machine:
         Where the two differ in a bit, the plain ones are done twice more: a program whose sums depend on the order of
         its blocks differs from itself, one that doesn't wait differs from a steady result.
         """
-        loaded, x = self._begin(name, check)
-        results = [self._plain_chain(loaded, check, y_count, steps)] if feed_back else []
-        if results and results[0].failed:
-            return results
+        loaded = self.programs[name]
+        x = self._begin(loaded, check)
+        plain = self._plain_chain(loaded, check, y_count, steps) if feed_back else None
         source, here = self._vector("source", x.nbytes), self._vector("x", x.nbytes)
         longer = 0 if feed_back else LONGER
         there = self._vector("long y" if longer else "y", y_count * x.itemsize + longer)
         self._place_x(source, check, x)
         self.backend.fill(here, POISON)
         self.backend.fill(there, POISON)
-        report = self.backend.run_chain(loaded.executable, [here, there, source], steps)
+        report = self.backend.run_chain(loaded.executable, [here, there, source], steps, wait=False)
         last = here if feed_back and steps % 2 == 0 else there
-        dependent = self._end(loaded, report, last, y_count)
+        later = self._end(loaded, report, last, y_count)
+        results = [] if plain is None else [plain()]
+        if results and results[0].failed:
+            return results
+        dependent = later()
         if results and not dependent.failed and results[0].y.tobytes() != dependent.y.tobytes():
             for _ in range(2):
                 if not results[-1].failed:
-                    results.append(self._plain_chain(loaded, check, y_count, steps))
+                    results.append(self._plain_chain(loaded, check, y_count, steps)())
         return [dependent, *results]
 
-    def _plain_chain(self, loaded: Loaded, check: Check, y_count: int, steps: int) -> Ran:
+    def _plain_chain(self, loaded: Loaded, check: Check, y_count: int, steps: int) -> Later[Ran]:
         _, x = self._numbers(check)
         pair = [self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)]
         self._place_x(pair[0], check, x)
@@ -200,7 +199,7 @@ class Machine:
 
     def place(self, name: str, check: Check) -> None:
         """Put these values where a timing will multiply by them."""
-        self._begin(name, check)
+        self._begin(self.programs[name], check)
 
     def put_baselines(self, pattern: Pattern, problem: Problem, values: Array, mark: str = "") -> tuple[str, ...]:
         """cuSPARSE's variants for this matrix, multiplying by these values; those it refuses are left out.
@@ -243,9 +242,8 @@ class Machine:
     def echo(self, message: Any) -> Any:
         return message
 
-    def _begin(self, name: str, check: Check, poison: bool = True) -> tuple[Loaded, Array]:
-        """Values in place, scratch poisoned; the program and x."""
-        loaded = self.programs[name]
+    def _begin(self, loaded: Loaded, check: Check, poison: bool = True) -> Array:
+        """Values in place, scratch poisoned; x."""
         values, x = self._numbers(check)
         held = self.structures[loaded.structure]
         placed = kept_as(check, "values")
@@ -256,7 +254,7 @@ class Machine:
         for workspace, buffer in self.backend.workspaces(loaded.executable).items():
             if poison and loaded.job.workspaces[workspace][1] == "scratch":
                 self.backend.fill(buffer, POISON)
-        return loaded, x
+        return x
 
     def _numbers(self, check: Check) -> tuple[Array, Array]:
         """Values and x."""
@@ -285,18 +283,20 @@ class Machine:
     def _end(
         self, loaded: Loaded, report: RunReport, y: Buffer, y_count: int, *, x: tuple[Buffer, Hash] | None = None,
         part: Part | None = None,
-    ) -> Ran:  # fmt: skip
+    ) -> Later[Ran]:  # fmt: skip
         """`x` comes with its hash where it must not have changed. All is asked for before anything is waited for."""
         if not report.ok:
-            self._renew(loaded)
-            return Ran(np.empty(0), report.reason or "failed without a reason")
+            return lambda: self._failed(loaded, report.reason or "failed without a reason")
         finding = self._findings(loaded, y, x)
         left = hashes_of(self.backend, [buffer for buffer, _ in loaded.zeroed.values()])
         out = self.backend.read_later(y, store(np.zeros(1), self.dtype).dtype, y_count, part)
-        if found := finding():
-            self._renew(loaded)
-            return Ran(np.empty(0), found)
-        return Ran(out(), "", self._dirty(loaded, left), sectors=report.sectors, modelled_us=report.modelled_us)
+
+        def ran() -> Ran:
+            if found := finding():
+                return self._failed(loaded, found)
+            return Ran(out(), "", self._dirty(loaded, left), sectors=report.sectors, modelled_us=report.modelled_us)
+
+        return ran
 
     def damage(self) -> str:
         """'' or what of all that lies here was written to by somebody who may not: for after a timing."""
@@ -323,10 +323,11 @@ class Machine:
                 return f"left the zeroed workspace '{name}' dirty: the next product would start from it"
         return ""
 
-    def _renew(self, loaded: Loaded) -> None:
+    def _failed(self, loaded: Loaded, found: str) -> Ran:
         """A program wrote where it may not. (The judge opens the case anew: nothing it could reach is used again.)"""
         self.drop_structure(loaded.structure)
         self.vectors.clear()
+        return Ran(np.empty(0), found)
 
     def _upload(self, array: Array) -> Buffer:
         return self.backend.upload({"": array})[""]

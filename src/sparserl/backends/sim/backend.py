@@ -166,7 +166,9 @@ class SimBackend:
         sectors = sum(count.total("requested") for count in done)
         return RunReport(True, "", sectors, model.modelled_us(done, "chain", self._constants))
 
-    def run_chain(self, executable: Executable, buffers: Sequence[Buffer], steps: int) -> RunReport:
+    def run_chain(
+        self, executable: Executable, buffers: Sequence[Buffer], steps: int, *, wait: bool = True
+    ) -> RunReport:
         """As the Protocol says. The watch sees any touch before the wait, so the writer need not be slow here."""
         product, memory = _ours(executable), [_own(buffer) for buffer in buffers]
         feed_back = len({m.size_bytes for m in memory}) == 1
