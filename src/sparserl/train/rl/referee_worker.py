@@ -55,8 +55,9 @@ class RefereeConfig:
     rounds: int = 3
     graph_ms: float = 0.2
     """how long one timed graph lasts in the first look"""
-    retime_rounds: int = 9
-    retime_graph_ms: float = 1.0
+    retime_rounds: int = 7
+    retime_graph_ms: float = 0.5
+    """of baselines and winners: alone on the GPU, so it is what a round waits for most"""
     workers: int = 0
     """processes; 0: one a core, at most 8 on a GPU (a timing has the GPU alone) and 16 on the simulator"""
     compile_workers: int = 0
