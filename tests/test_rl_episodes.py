@@ -176,6 +176,28 @@ def test_one_turn_is_the_default(policy: Policy) -> None:
     assert all(len(r.turns) == 1 for r in play(policy, SHORT, {SHORT[0]: right(20.0)}, PlayConfig(count=2)))
 
 
+def test_what_takes_longest_is_judged_first_and_everybody_has_its_own_verdict(policy: Policy) -> None:
+    """By nonzeros times columns of B: the second prompt, then the third, then the first."""
+    prompts = [*PROMPTS, replace(PROMPTS[0], case="case 2", problem=Problem(op="spmm", columns=4))]
+    sizes = {"case 0": 10, "case 1": 1000, "case 2": 100}
+    order: list[str] = []
+
+    class ByPrompt(Table):
+        def judge(self, groups: Sequence[tuple[Prompt, Sequence[str]]]) -> Iterator[tuple[int, list[Judged]]]:
+            order.extend(prompt.case for prompt, _ in groups)
+            for at, (prompt, texts) in enumerate(groups):
+                yield at, [right(float(sizes[prompt.case])) for _ in texts]
+
+    def sized(prompt: Prompt) -> Sample:
+        return replace(SEEN, nonzeros=sizes[prompt.case])
+
+    player = Player(Scripted(policy, SHORT), ByPrompt({}), reward, sized, PlayConfig(count=2))
+    rollouts = player.play(prompts, 0)
+    assert order == ["case 1", "case 2", "case 0"]
+    assert [each.group for each in rollouts] == [0, 0, 1, 1, 2, 2]
+    assert [each.turns[0].judged.times_us["solver"] for each in rollouts] == [10, 10, 1000, 1000, 100, 100]
+
+
 def test_a_program_near_the_floor_is_not_written_again(policy: Policy) -> None:
     config = PlayConfig(count=2, turns=3, enough=0.9)
     assert all(len(r.turns) == 1 for r in play(policy, SHORT, {SHORT[0]: right(2.0, 1.9)}, config))

@@ -222,6 +222,10 @@ class Player:
             self._judge(going)
         return [each.rollout for each in episodes]
 
+    def work(self, prompt: Prompt) -> int:
+        """Nonzeros times columns of B. What has much of it is judged first: in the end nobody waits for it alone."""
+        return self.look(prompt).nonzeros * prompt.problem.columns
+
     # ---- one turn
 
     def _write(self, episodes: Sequence[Episode], seed: int) -> None:
@@ -255,6 +259,7 @@ class Player:
     def _judge(self, episodes: Sequence[Episode]) -> None:
         """One turn more for each. The referee sees the texts of a group together."""
         groups = [list(members) for _, members in groupby(episodes, key=lambda each: each.group)]
+        groups.sort(key=lambda members: -self.work(members[0].prompt))
         asked = [(members[0].prompt, [each.text for each in members]) for members in groups]
         answers = dict(self.referee.judge(asked))
         for at, members in enumerate(groups):

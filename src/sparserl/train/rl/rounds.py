@@ -97,14 +97,15 @@ def timed_again(
     rollouts: Sequence[Rollout], player: Player, incumbents: Mapping[tuple[str, str], str], config: RLConfig
 ) -> list[tuple[int, Prompt, dict[str, Judged]]]:
     """(group, prompt, longer timings by text) of each group's fastest programs and the incumbent."""
-    asked, requests = [], []
+    asked = []
     for group, members in groupby(rollouts, key=lambda each: each.group):
         own = list(members)
         if texts := _fastest(own, config):
-            asked.append((group, own[0].prompt))
-            requests.append((own[0].prompt, texts, incumbents.get(pair_of(own[0].prompt))))
+            asked.append((group, own[0].prompt, texts))
+    asked.sort(key=lambda each: -player.work(each[1]))
+    requests = [(prompt, texts, incumbents.get(pair_of(prompt))) for _, prompt, texts in asked]
     found = dict(retime_all(player.referee, requests))
-    return [(*each, found[place]) for place, each in enumerate(asked)]
+    return [(group, prompt, found[place]) for place, (group, prompt, _) in enumerate(asked)]
 
 
 def _fastest(members: Sequence[Rollout], config: RLConfig) -> list[str]:
