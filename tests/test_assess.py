@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -161,6 +162,13 @@ def test_bars_compare_with_the_controls_that_are_there(folder: Path) -> None:
     assert held["nano: correct@1"].verdict == "MISS"
     assert held["nano: best of all samples over trees"].verdict == "OPEN"
     assert not any(title.startswith("blind:") for title in held)
+
+
+@pytest.mark.parametrize("name", ["features", "learnt"])
+def test_no_bar_is_a_controls_own(folder: Path, name: str) -> None:
+    found = assess_report.report(folder)
+    renamed = replace(found, figures={name if each == "nano" else each: it for each, it in found.figures.items()})
+    assert bars(found) and not bars(renamed)
 
 
 def test_a_reference_that_was_raced_here_is_what_the_share_is_of(folder: Path, tmp_path: Path) -> None:

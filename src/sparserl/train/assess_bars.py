@@ -2,6 +2,7 @@
 
 Speeds are judged in solver mode. The comparisons with a blind policy (a writer named 'blind') and with the best single
 program use the masked samples of both where they were drawn: the mask takes from neither what it didn't know of.
+Writers named 'features' and 'learnt' are controls too.
 """
 
 from __future__ import annotations
@@ -14,14 +15,16 @@ from sparserl.train.rules import Interval
 MODE, BESIDE = "solver", "chain"
 COMPILE, CORRECT, WITHHELD, REFERENCE, TREES, SEEING = 0.97, 0.93, 0.60, 0.95, 0.98, 1.10
 BLIND = "blind"
+CONTROLS = (BLIND, "features", "learnt")
+"""policies that something is compared with, by how their names begin: no bar is theirs"""
 
 
 def policies(report: Report) -> list[str]:
-    """Writers that draw token by token and see the matrix, unprompted and unmasked."""
+    """Writers that draw token by token, unprompted and unmasked, and are no controls."""
     return [
         name
         for name, each in report.figures.items()
-        if each.written.parts and not name.endswith((PROMPTED, MASKED, CHAINED)) and not name.startswith(BLIND)
+        if each.written.parts and not name.endswith((PROMPTED, MASKED, CHAINED)) and not name.startswith(CONTROLS)
     ]
 
 
