@@ -407,6 +407,21 @@ def test_a_time_below_the_floor_is_implausible() -> None:
     assert timing.implausible(replace(reading, median_us=float("nan")))
 
 
+def test_matrices_of_about_one_size_share_the_empty_kernels_time_and_a_second_look_is_exact() -> None:
+    def sized(rows: int, columns: int) -> Pattern:
+        return Pattern(rows, columns, np.zeros(rows + 1, dtype=np.int32), np.zeros(0, dtype=np.int32))
+
+    plans = [timing.floor_plan(sized(n, n), Problem(), "solver") for n in (513, 1000, 1024, 1025)]
+    assert plans[0] == plans[1] == plans[2] != plans[3]
+    assert (plans[0].x_elements, plans[0].y_elements, plans[3].x_elements) == (1024, 1024, 2048)
+    assert timing.floor_plan(sized(1000, 1000), Problem(), "chain").feed_back
+    wide = timing.floor_plan(sized(3, 100), Problem(op="spmm", columns=8), "solver")
+    assert (wide.x_elements, wide.y_elements) == (1024, 32)
+    again = timing.floor_plan(sized(1000, 999), Problem(), "solver", again=True)
+    assert (again.x_elements, again.y_elements) == (999, 1000) and again.rounds > plans[0].rounds
+    assert timing.floor_plan(sized(0, 0), Problem(), "solver").x_elements == 1
+
+
 def test_the_floor_is_the_l2_where_all_fits_and_the_memory_where_it_does_not() -> None:
     assert timing.traffic_floor_us(8_000_000, DEVICE, "chain") == pytest.approx(1.0)
     assert timing.traffic_floor_us(480_000_000, DEVICE, "solver") == pytest.approx(100.0)

@@ -367,7 +367,7 @@ class Case:
     def _floor_us(self, prepared: Prepared | None, mode: Mode, again: bool = False) -> float:
         """The longer of the empty kernel (the shortest of its measurements) and the traffic a product can't avoid."""
         if mode not in self._floors or again:
-            plan = timing.plan(self.pattern, self.problem, mode, 9 if again else 7, 1.0)
+            plan = timing.floor_plan(self.pattern, self.problem, mode, again)
             measured = float(self._desk.call("floor_us", plan=plan))
             self._floors[mode] = min(measured, self._floors.get(mode, measured))
         least = timing.traffic_floor_us(prepared.least_bytes, self.device, mode) if prepared else 0.0

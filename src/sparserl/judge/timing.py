@@ -10,6 +10,7 @@ A time below the floor means that something was not done or not measured: the ve
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -32,6 +33,17 @@ def plan(pattern: Pattern, problem: Problem, mode: Mode, rounds: int, graph_ms: 
         value_bytes=problem.value_bytes,
         feed_back=mode == "chain" and feeds_back(pattern, problem),
     )
+
+
+def floor_plan(pattern: Pattern, problem: Problem, mode: Mode, again: bool = False) -> TimingPlan:
+    """How the empty kernel is timed: at the next power of two of the sizes, so that a worker which measured it for one
+    matrix has it for others like it (alone on the GPU it takes longer than a program); `again`, at the very sizes.
+    """
+    if again:
+        return plan(pattern, problem, mode, 9, 1.0)
+    asked = plan(pattern, problem, mode, 7, 1.0)
+    x, y = (1 << max(0, count - 1).bit_length() for count in (asked.x_elements, asked.y_elements))
+    return replace(asked, x_elements=x, y_elements=y)
 
 
 def feeds_back(pattern: Pattern, problem: Problem) -> bool:
