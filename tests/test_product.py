@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import scipy.sparse
@@ -30,6 +32,24 @@ def pattern_of(rows: int = 200, columns: int = 90, seed: int = 0) -> Pattern:
 def in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(product_module, "BLOCK_WORK", 64)
     monkeypatch.setattr(tolerance, "BLOCK", 32)
+
+
+@pytest.mark.parametrize(("share", "threads"), [(16, 4), (2, 2), (1, 0)])
+def test_a_process_takes_no_more_threads_than_its_share(
+    share: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of eight cores, for four pieces; a single thread is not worth starting."""
+    monkeypatch.setattr(product_module.Share, "threads", share)
+    monkeypatch.setattr(product_module.os, "cpu_count", lambda: 8)
+    names: set[str] = set()
+    together = threading.Barrier(max(1, threads), timeout=5)
+
+    def work(_: int) -> None:
+        names.add(threading.current_thread().name)
+        together.wait()
+
+    product_module.in_threads(work, range(4))
+    assert len(names - {threading.current_thread().name}) == threads
 
 
 @pytest.mark.parametrize("n", [1, 5])

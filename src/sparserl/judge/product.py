@@ -28,6 +28,12 @@ FLOAT32_SUM = 1 << 18
 """entries of a row that float32 adds up one by one to a per cent; far beyond, a sum no longer grows"""
 
 
+class Share:
+    """Of the machine's cores, for a process that is one of several on it."""
+
+    threads = MOST_THREADS
+
+
 class Product:
     """Multiplies the pattern, filled with numbers in its own order, by (columns, n)."""
 
@@ -86,7 +92,7 @@ class Product:
 def in_threads(work: Callable[[Any], None], pieces: Iterable[Any]) -> None:
     """Do all pieces, side by side where there is more than one. NumPy and SciPy let go of the interpreter's lock."""
     waiting = list(pieces)
-    threads = min(len(waiting), os.cpu_count() or 1, MOST_THREADS)
+    threads = min(len(waiting), os.cpu_count() or 1, Share.threads)
     if threads < 2:
         for piece in waiting:
             work(piece)

@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from sparserl import phases
 from sparserl.errors import BackendError, SparseRLError
-from sparserl.judge import plain
+from sparserl.judge import plain, product
 from sparserl.judge.case import Race
 from sparserl.judge.evaluate import Case, Judge
 from sparserl.judge.reference import Reference
@@ -308,6 +308,7 @@ def serve(descriptor: int) -> None:
     config, opener = pipe.recv()
     if config.gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = config.gpu  # before anything looks for a device
+    product.Share.threads = config.compilers
     try:
         judges = GroupJudge(config, opener(config))
     except BackendError as error:
