@@ -61,6 +61,13 @@ def drawn(seed: int) -> tuple[np.ndarray, np.ndarray]:
     return rng.random(PATTERN.nonzeros, dtype=np.float32), rng.random(PATTERN.columns, dtype=np.float32)
 
 
+def with_a_set(backend: Watched) -> tuple[worker.Machine, np.ndarray, np.ndarray]:
+    """The same worker with a set named 'named', and the set."""
+    machine, (values, x) = machine_of(backend, Problem()), drawn(0)
+    machine.put_set("named", values, x)
+    return machine, values, x
+
+
 def test_products_asked_for_together_are_those_asked_for_one_by_one(backend: Watched) -> None:
     machine = machine_of(backend, Problem())
     sets = [drawn(seed) for seed in range(3)]
@@ -99,9 +106,7 @@ def test_products_asked_for_together_end_at_the_first_that_breaks_something(
 
 def test_x_of_a_large_set_that_is_used_again_is_sent_once(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "KEPT_FROM", 480)
-    machine = machine_of(backend, Problem())
-    values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
-    machine.put_set("named", values, x)
+    machine, values, x = with_a_set(backend)
     first = check(machine, "named")
     before = backend.uploads
     again = [check(machine, "named").y for _ in range(3)]
@@ -113,9 +118,7 @@ def test_x_of_a_large_set_that_is_used_again_is_sent_once(backend: Watched, monk
 
 def test_x_of_a_small_set_is_sent_each_time(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "KEPT_FROM", 481)
-    machine = machine_of(backend, Problem())
-    values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
-    machine.put_set("named", values, x)
+    machine, _, _ = with_a_set(backend)
     first = check(machine, "named")
     before = backend.uploads
     assert np.array_equal(check(machine, "named").y, first.y)
@@ -124,9 +127,7 @@ def test_x_of_a_small_set_is_sent_each_time(backend: Watched, monkeypatch: pytes
 
 def test_a_kept_x_that_a_program_reached_is_not_used(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "KEPT_FROM", 0)
-    machine = machine_of(backend, Problem())
-    values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
-    machine.put_set("named", values, x)
+    machine, _, x = with_a_set(backend)
     right = check(machine, "named").y
     backend.write(machine.kept["named"][0], x + 1)
     for _ in range(2):
@@ -162,9 +163,7 @@ def test_a_part_of_a_result_is_what_its_columns_are(backend: Watched, order: Ord
 
 
 def test_a_baseline_multiplies_a_set_by_its_name(backend: Watched) -> None:
-    machine = machine_of(backend, Problem())
-    values, x = (np.random.default_rng(i).random(n, dtype=np.float32) for i, n in enumerate((PATTERN.nonzeros, 120)))
-    machine.put_set("named", values, x)
+    machine, values, x = with_a_set(backend)
     right = check(machine, "named").y
     machine.baselines["library"] = machine.programs["plain"].executable
     assert np.array_equal(machine.run_baseline("library", "named", PATTERN.rows), right)

@@ -27,7 +27,8 @@ from sparserl.records import LayoutLine, Outcome, Packed, Problem, Verdict
 ROOM_BYTES = {"cuda": 24 << 30, "sim": 2 << 30}
 """packed layouts kept in the worker"""
 
-TOGETHER = {"cuda": 8, "sim": 1}
+AT_ONCE = {"cuda": 8, "sim": 1}
+"""products of a trial; a simulator is not waited for, and stops at the first wrong one"""
 
 BESIDE = "beside"
 """the structure of a matrix that is not the case's own"""
@@ -89,9 +90,8 @@ class Desk:
         return self.sandbox.call(command, limit_s, **arguments)
 
     @property
-    def together(self) -> int:
-        """Products that a trial asks for at once. A simulator is not waited for, and stops at the first wrong one."""
-        return TOGETHER[self.sandbox.backend]
+    def at_once(self) -> int:
+        return AT_ONCE[self.sandbox.backend]
 
     @property
     def _mine(self) -> bool:

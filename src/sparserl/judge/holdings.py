@@ -44,8 +44,10 @@ class Loaded:
 
 def hashes_of(backend: Backend, buffers: Sequence[Buffer]) -> list[Hash]:
     """Of each as it is now; none is waited for."""
-    found = backend.inspect_later([], buffers) if buffers else None
-    return [partial(_hash, found, at) for at in range(len(buffers)) if found is not None]
+    if not buffers:
+        return []
+    found = backend.inspect_later([], buffers)
+    return [partial(_hash, found, at) for at in range(len(buffers))]
 
 
 def _hash(found: Later[Inspected], at: int) -> str:

@@ -45,8 +45,8 @@ class Desk(Protocol):
     """What a trial asks of its case: the worker, with all data in place."""
 
     @property
-    def together(self) -> int:
-        """products that it is asked for at once"""
+    def at_once(self) -> int:
+        """How many products it is asked for."""
 
     def call(self, command: str, **arguments: Any) -> Any: ...
 
@@ -96,7 +96,7 @@ class Trial:
     def _checks(self, checks: Iterable[tuple[ValueSet, How]], said: str = "") -> None:
         """One after another, some of them under way at once. Raises Stopped at the first that isn't right."""
         left, problem = iter(checks), self.reference.problem
-        while some := list(islice(left, self.desk.together)):
+        while some := list(islice(left, self.desk.at_once)):
             with _its_fault():
                 asked = [Asked(self.desk.handed(check), **how, part=part_of(problem, check)) for check, how in some]
                 found = self._ran("checks", asked=asked)
