@@ -114,6 +114,7 @@ def error_of(backend: CudaBackend, y: Buffer, expected: np.ndarray) -> float:
 def test_the_device_says_what_it_is(backend: CudaBackend) -> None:
     device = backend.device()
     assert device.backend == "cuda" and device.arch.startswith("sm_") and device.sms > 0
+    assert device.name.isprintable() and device.name == device.name.strip()
     assert 0.5 < device.l2_tb_s < 50
     assert 0.1 < device.memory_tb_s < 20
     assert {"driver", "nvrtc", "torch"} <= set(device.versions)
@@ -336,11 +337,11 @@ def test_the_first_launch_after_new_values_is_a_plain_one(backend: CudaBackend) 
     executable = prepare(backend, a, WAITING, pdl=True)
     x, x_buffer, y_buffer = vectors(backend, a)
     assert executable.plain_next
-    executable.launch(x_buffer.pointer, y_buffer.pointer)
+    executable.launch(x_buffer.pointer, y_buffer.pointer, backend.stream)
     assert not executable.plain_next
     backend.scatter(executable.arrays["vals"], 2 * a.data, None, np.array(-0.0, np.float32))
     assert executable.plain_next
-    executable.launch(x_buffer.pointer, y_buffer.pointer)
+    executable.launch(x_buffer.pointer, y_buffer.pointer, backend.stream)
     assert error_of(backend, y_buffer, 2 * (a @ x)) < 1e-5
 
 

@@ -23,7 +23,7 @@ from sparserl.backends.backend import Binary, Buffer, Device, Executable, Job, R
 from sparserl.backends.cuda_executable import CudaBuffer, CudaExecutable
 from sparserl.backends.cuda_memory import CudaMemory, arch_of
 from sparserl.backends.cuda_timing import Bench, clock_mhz
-from sparserl.backends.driver import Graph, Module, call
+from sparserl.backends.driver import Graph, Module, call, call_text
 from sparserl.errors import BackendError
 
 log = logging.getLogger(__name__)
@@ -77,7 +77,7 @@ def _torch_version() -> str:
 
 
 def device_name(device: int) -> str:
-    return str(call("cuDeviceGetName", 256, call("cuDeviceGet", device)).rstrip(b"\0").decode())
+    return call_text("cuDeviceGetName", 256, call("cuDeviceGet", device))
 
 
 def identity(device: int = 0) -> tuple[str, str, str] | None:
@@ -147,7 +147,7 @@ class CudaBackend(CudaMemory):
 
     def clock_mhz(self) -> int:
         """The SM clock now; 0 where NVML can't tell."""
-        return clock_mhz(str(call("cuDeviceGetPCIBusId", 32, self.device_index).rstrip(b"\0").decode()))
+        return clock_mhz(call_text("cuDeviceGetPCIBusId", 32, self.device_index))
 
     def compile(self, source: str, kernels: Sequence[str]) -> Binary:
         return nvrtc.compile(source, kernels, self.arch)

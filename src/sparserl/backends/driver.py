@@ -86,6 +86,12 @@ def call(function: str, *args: Any) -> Any:
     return values[0] if len(values) == 1 else tuple(values)
 
 
+def call_text(function: str, *args: Any) -> str:
+    """One driver call that fills a buffer with text: up to the first zero byte, whatever the bindings left behind it."""
+    filled: bytes = call(function, *args)
+    return filled.split(b"\0", 1)[0].decode()
+
+
 class Module:
     """Loaded code. It is unloaded when nobody holds it any longer."""
 

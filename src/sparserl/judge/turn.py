@@ -39,10 +39,10 @@ def gpu_of(backend: str) -> str:
     if backend != "cuda":
         return ""
     with suppress(ImportError, SparseRLError):  # who opens the backend says what is missing
-        from sparserl.backends.driver import call
+        from sparserl.backends.driver import call, call_text
 
         call("cuInit", 0)
-        return str(call("cuDeviceGetPCIBusId", 32, 0).rstrip(b"\0").decode())
+        return call_text("cuDeviceGetPCIBusId", 32, 0)
     return ""
 
 
