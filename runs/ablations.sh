@@ -13,6 +13,7 @@
 # OPTION     of `sparserl train rl`, for every run: --matrices DIR, --collection DIR, --budget SECONDS, --device sim …
 # A run judges 5 120 programs, the same matrices in every arm of a seed; an episode of three turns is three programs, so
 # 'turns' plays a third as many (rounded up). Seeds come one after the other: after the first there is a whole table.
+# What an earlier run judged on a matrix is not judged there again: its times stand (--known).
 set -euo pipefail
 out=${1:?give the folder of the runs} && shift
 weights="" blind="" scratch="" seeds="0 1 2" results="" arms=() options=()
@@ -58,6 +59,7 @@ for seed in $seeds; do
     for arm in "${arms[@]}"; do
         printf '== %s, seed %s\n' "$arm" "$seed"
         settings "$arm"
+        for run in "${runs[@]}"; do own+=(--known "$run"); done
         "${sparserl[@]}" train rl --out "$out/$arm-$seed" --rounds "$rounds" --prompts "$prompts" --group "$group" \
             --even 1 --cases 100 --minibatch 64 --warmup 10 --seed "$seed" --samples "$out/samples.npz" --resume \
             "${options[@]}" "${own[@]}"

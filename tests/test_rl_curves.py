@@ -169,6 +169,8 @@ def test_every_arm_differs_from_the_base_in_its_one_thing_and_judges_enough(
     for each, _ in made.values():
         assert each.rounds * each.curriculum.prompts * each.play.count * each.play.turns >= 5000
     assert len({each.loop.seed for each, _ in made.values()}) == 3
+    runs = [places.out for _, places in made.values()]
+    assert [places.known for _, places in made.values()] == [tuple(runs[:at]) for at in range(len(runs))]
     assert said.splitlines()[-1].startswith("train curves") and said.splitlines()[-1].endswith("/scratch-2")
 
 
@@ -191,7 +193,8 @@ def test_a_tiny_ablation_runs_through_the_script(weights: Path, tmp_path: Path) 
     words = (tmp_path, "--weights", weights, "--seeds", "0", "base", "turns", "--", *small, *short)
     said = script("ablations.sh", *words, ROUNDS="1", PROMPTS="2", GROUP="4", OMP_NUM_THREADS="1")
     assert "| base | 1 | 8 |" in said and "| turns | 1 |" in said
-    assert len(read_jsonl(tmp_path / "base-0" / loop.ROUNDS)) == 1
+    (base,) = read_jsonl(tmp_path / "base-0" / loop.ROUNDS)
+    assert base["judging/judged"] > 0 and base["judging/wall_s"] > 0
     assert read_config(tmp_path / "turns-0" / "policy")["notes"]["step"] == 1
     assert (tmp_path / "results" / "reward.svg").exists()
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from sparserl.train.rl.referee import Remembering, open_referee, retime_all
 from sparserl.train.rl.referee_local import Counts, LocalReferee
 from sparserl.train.rl.referee_worker import RefereeConfig, open_judge
 from sparserl.train.rl.replay import ReplayReferee
-from sparserl.train.rl.rollout_store import PROGRAMS, PROMPTS, ROLLOUTS, RolloutStore
+from sparserl.train.rl.rollout_store import FOLDER, PROGRAMS, PROMPTS, ROLLOUTS, RolloutStore
 
 SPMV = Problem()
 PLAIN = plain(SPMV)
@@ -263,7 +264,12 @@ class Counting:
     def retime(self, prompt: Prompt, texts: Sequence[str], incumbent: str | None) -> dict[str, Judged]:
         raise AssertionError
 
-    retime_many: Any = None
+    def retime_many(self, requests: Sequence[Any]) -> Iterator[tuple[int, dict[str, Judged]]]:
+        for place, (_, texts, incumbent) in enumerate(requests):
+            asked = [*texts, *([incumbent] if incumbent else [])]
+            self.asked += len(asked)
+            said = Judged(Verdict.CORRECT, times_us={"solver": float(self.asked)}, retimed=True, source="gpu")
+            yield place, dict.fromkeys(asked, said)
 
     def close(self) -> None: ...
 
@@ -276,6 +282,41 @@ def test_a_gpu_is_asked_again_unless_told_otherwise(remember: bool, asked: int) 
         (answer,) = referee.judge([(prompt, ["a", "b", "a"])])
         assert answer[1][0] == answer[1][2]
     assert inner.asked == asked
+
+
+def test_what_other_runs_judged_stands(tmp_path: Path) -> None:
+    prompt, other = prompts(2)
+    store = RolloutStore(tmp_path / "run" / FOLDER)
+    said = {text: Judged(Verdict.CORRECT, times_us={"solver": 9.0}, source="gpu") for text in "ab"}
+    store.add(0, [rollout(prompt, text, judged) for text, judged in said.items()])
+    store.add_retimed(0, prompt, {"a": replace(said["a"], retimed=True)})
+    inner = Counting()
+    referee = Remembering(inner, RefereeConfig("cuda"))
+    assert referee.recall(tmp_path / "run") == 3
+    assert dict(referee.judge([(prompt, ["a", "b"])])) == {0: [said["a"], said["b"]]} and inner.asked == 0
+    assert referee.counts.remembered == 2
+    found = dict(referee.judge([(other, ["a"]), (prompt, ["b", "c"])]))
+    assert inner.asked == 2 and found[1][0] == said["b"]
+    assert dict(referee.judge([(prompt, ["c"])]))[0][0] == found[1][1] and inner.asked == 2  # its own stand too
+
+
+def test_a_longer_timing_stands_if_all_of_it_is_known(tmp_path: Path) -> None:
+    prompt, inner = prompts(1)[0], Counting()
+    referee = Remembering(inner, RefereeConfig("cuda", remember=True))
+    first = dict(referee.retime_many([(prompt, ["a", "b"], None), (prompt, ["c"], "a")]))
+    assert inner.asked == 4
+    again = dict(referee.retime_many([(prompt, ["b"], "c"), (prompt, ["b"], "d")]))
+    assert inner.asked == 6, "one of the two was asked for, as a whole"
+    assert again[0] == {"b": first[0]["b"], "c": first[1]["c"]} and set(again[1]) == {"b", "d"}
+    assert referee.retime(prompt, ["d"], None) == {"d": again[1]["d"]} and inner.asked == 6
+
+
+def test_modelled_verdicts_are_not_recalled_for_a_gpu(tmp_path: Path) -> None:
+    RolloutStore(tmp_path).add(0, [rollout(prompts(1)[0], "a", Judged(Verdict.CORRECT, source="modelled"))])
+    with pytest.raises(StoreError, match="their times don't mix"):
+        Remembering(Counting(), RefereeConfig("cuda")).recall(tmp_path)
+    with pytest.raises(StoreError, match=ROLLOUTS):
+        Remembering(Counting(), RefereeConfig("cuda")).recall(tmp_path / "nowhere")
 
 
 # ---- on disk

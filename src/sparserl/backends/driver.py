@@ -87,7 +87,7 @@ def call(function: str, *args: Any) -> Any:
 
 
 def call_text(function: str, *args: Any) -> str:
-    """One driver call that fills a buffer with text: up to the first zero byte, whatever the bindings left behind it."""
+    """One driver call that fills a buffer with text: up to the first zero byte, whatever lies behind it."""
     filled: bytes = call(function, *args)
     return filled.split(b"\0", 1)[0].decode()
 

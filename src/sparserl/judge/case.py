@@ -16,17 +16,17 @@ from typing import Literal, TypeVar
 
 from sparserl.errors import BackendError
 from sparserl.judge import plain, timing
+from sparserl.judge.baselines import Baselines
 from sparserl.judge.compiling import Compiled, Compiler
 from sparserl.judge.desk import Desk, Entry, Watcher, entries_of
 from sparserl.judge.prepare import Packs, Prepared, prepare
-from sparserl.judge.reference import Reference, reordered
+from sparserl.judge.reference import Reference
 from sparserl.judge.sandbox import Sandbox, WorkerError
-from sparserl.judge.trial import Stopped, Trial, part_of
+from sparserl.judge.trial import Stopped, Trial
 from sparserl.judge.twin import Twins
-from sparserl.judge.verify import compare
 from sparserl.matrix import Pattern
 from sparserl.phases import phase
-from sparserl.records import Mode, Order, Outcome, Problem, Timing, Verdict
+from sparserl.records import Mode, Outcome, Problem, Timing, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -71,11 +71,9 @@ class Case:
         self._desk = Desk(problem, self._packs, sandbox)
         self._twins = Twins(pattern, problem, self.device.sms, seed)
         self._floors: dict[Mode, float] = {}
-        self._right: list[str] = []  # the library's variants that were checked,
-        self._baselines_of = -1  # in this generation of the worker
-        self._orders: tuple[Problem, ...] = (problem,)  # the library's products, in these memory orders
         steady = self.reference.draw_chain(row_sums=False)
         self._steady = steady if steady.key else replace(steady, key="steady")
+        self._baselines = Baselines(pattern, problem, self._desk, self._steady)
 
     def judge(
         self,
@@ -110,14 +108,9 @@ class Case:
         """
         if self._modelled:
             return (plain.NAME,)
-        if every_order and self.problem.op == "spmm":
-            both: tuple[Order, ...] = ("row", "col")
-            orders = [replace(self.problem, b_order=order, c_order=order) for order in both]
-            self._orders = tuple(dict.fromkeys((self.problem, *orders)))
-            self._baselines_of = -1
         self._desk.attend()
         try:
-            return self._put_baselines()
+            return self._baselines.put(every_order)
         except WorkerError as error:
             raise BackendError(f"The baselines can't be loaded: {error}") from error
 
@@ -339,8 +332,7 @@ class Case:
         """All in one call a mode, so that every side sees the same clocks. Raises WorkerError, Stopped after damage."""
         desk = self._desk
         desk.attend()
-        if library:
-            self._put_baselines()
+        self._baselines.put_named(library)
         for entry in entries.values():
             desk.load(entry)
             desk.call("place", name=entry.name, check=desk.handed(self._steady))
@@ -372,28 +364,3 @@ class Case:
             self._floors[mode] = min(measured, self._floors.get(mode, measured))
         least = timing.traffic_floor_us(prepared.least_bytes, self.device, mode) if prepared else 0.0
         return max(self._floors[mode], least)
-
-    def _put_baselines(self) -> tuple[str, ...]:
-        """Load the library's variants and leave out those whose product is not right."""
-        desk, check = self._desk, self._steady
-        count = self.pattern.rows * self.problem.columns
-        fresh = desk.sandbox.generation != self._baselines_of
-        if fresh:
-            self._baselines_of, self._right = desk.sandbox.generation, []
-        for order in self._orders:
-            mark = "" if order == self.problem else f"@{order.b_order}"
-            names = desk.baselines(self.pattern, order, check.values, mark)
-            if not fresh:
-                continue
-            x = reordered(check.x, self.pattern.columns, self.problem.b_order, order.b_order)
-            turned = desk.handed(replace(check, key=check.key + mark, x=x))
-            for name in names:
-                y = desk.call("run_baseline", name=name, check=turned, y_count=count, part=part_of(order, check))
-                if len(y):
-                    y = reordered(y, self.pattern.rows, order.c_order, self.problem.c_order)
-                reason = compare(self.pattern, self.problem, check, y)
-                if reason:
-                    log.warning("The baseline '%s' is left out: %s", name, reason)
-                else:
-                    self._right.append(name)
-        return tuple(self._right)

@@ -139,6 +139,9 @@ class Desk:
             self._baselines[mark] = self.call("put_baselines", self.sandbox.limit_s * 10, **named)
         return self._baselines[mark]
 
+    def has_baselines(self, mark: str) -> bool:
+        return self._mine and not self._spoilt and mark in self._baselines
+
     def holds(self, entry: Entry) -> bool:
         """Whether the worker still has this program."""
         return self._mine and not self._spoilt and entry.name in self._loaded

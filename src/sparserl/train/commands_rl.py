@@ -66,6 +66,9 @@ def rl(
     max_tokens: Annotated[int, typer.Option(help="most tokens of a program")] = 1536,
     target: Annotated[str | None, typer.Option(help="machine that the policy is told of [h200, or sim]")] = None,
     workers: Annotated[int, typer.Option(help="judging processes; 0: as many as fit")] = 0,
+    known: Annotated[
+        list[Path] | None, typer.Option(help="Run whose verdicts stand: what was judged before is not judged again.")
+    ] = None,
     frozen: Frozen = False,
     blind: Annotated[bool, typer.Option("--blind", help="Control: every matrix looks the same but for sizes.")] = False,
     shuffled: Annotated[bool, typer.Option("--shuffled", help="Control: rewards are dealt out at random.")] = False,
@@ -81,7 +84,7 @@ def rl(
 
     given = dict(locals())
     config = _config(given)
-    places = Places(out, weights, judge, matrices, samples, collection, workers, resume)
+    places = Places(out, weights, judge, matrices, samples, collection, workers, resume, tuple(known or ()))
     with progress("rl") as watch:
         found = run(config, places, watch)
     _say(found)

@@ -137,6 +137,8 @@ class Places:
     workers: int = 0
     """judging processes; 0: the referee's own choice"""
     resume: bool = False
+    known: tuple[Path, ...] = ()
+    """runs whose verdicts stand: what they judged, and what this one judges, is not judged again"""
 
     @property
     def samples_file(self) -> Path:

@@ -39,7 +39,7 @@ from sparserl.train.rl.diagnostics import distinct_skeletons
 from sparserl.train.rl.episodes import log_speedup
 from sparserl.train.rl.nouns import Judged, Rollout
 from sparserl.train.rl.novelty import is_structurally_new
-from sparserl.train.rl.tried import store_of
+from sparserl.train.rl.rollout_store import open_rollouts
 from sparserl.train.rules import FAILURE, log_best_of
 
 FIGURES = {
@@ -86,7 +86,7 @@ def read_curve(folder: Path, k: int, modes: Sequence[str] = ("solver",)) -> Curv
         raise StoreError(f"A run folder must be called NAME-SEED, such as grpo-0. Got '{folder.name}'.")
     points: list[Point] = []
     judged = 0
-    for _, found in groupby(store_of(folder).rollouts(), key=lambda each: each[0]):
+    for _, found in groupby(open_rollouts(folder).rollouts(), key=lambda each: each[0]):
         rollouts = [rollout for _, rollout in found]
         judged += sum(len(rollout.turns) for rollout in rollouts)
         points.append(Point(judged, round_figures(rollouts, k, modes)))

@@ -7,7 +7,8 @@ A round: draw prompts → play (half of each group from a layout drawn for it) �
 verified winners → policy gradient → figures → checkpoint. A run folder holds
 
     config.json     the settings
-    rounds.jsonl    one line a round: rewards, verdicts, entropy, KL, losses, seconds; tensorboard/ has the same
+    rounds.jsonl    one line a round: rewards, verdicts, entropy, KL, losses, seconds (of judging by phase, added up
+                    over its processes); tensorboard/ has the same
     rollouts/       every rollout and every retiming (`rollout_store`); `--judge replay:RUN/rollouts` judges from them
     policy/         the weights, with the round in their notes
     resume.pt       weights, optimiser, archive and results of the same round, for an exact `--resume`
@@ -59,7 +60,8 @@ from sparserl.train.rl.explore import Elites, Explorer
 from sparserl.train.rl.imitate import imitate
 from sparserl.train.rl.learner import Learner
 from sparserl.train.rl.nouns import Rollout
-from sparserl.train.rl.rollout_store import RolloutStore
+from sparserl.train.rl.referee import Counts
+from sparserl.train.rl.rollout_store import FOLDER, RolloutStore
 from sparserl.train.rl.rounds import Played, Round, may_teach, play_round, reward_of, seed_of, shuffled
 from sparserl.train.rl.table import Table, open_table
 from sparserl.train.rl.update import learn, lines_of, look_back, warm_up
@@ -67,10 +69,10 @@ from sparserl.train.rl.update import learn, lines_of, look_back, warm_up
 log = logging.getLogger(__name__)
 
 ROUNDS = "rounds.jsonl"
-ROLLOUTS = "rollouts"
 ELITES = "elites.json"
 HEADLINES = ("reward/mean", "reward/best", "share/correct")
-CLOCKED = "seconds/"
+SECONDS, JUDGING = "seconds/", "judging/"
+CLOCKED = (SECONDS, JUDGING)
 """what begins so in a line of rounds.jsonl depends on the machine's mood"""
 
 
@@ -89,14 +91,13 @@ class Run:
         for pair, best in table.known.items():
             self.played.results.known(pair, best)
         self.curriculum = Curriculum(table.prompts, config.curriculum)
-        openings = Explorer(
-            policy, self.tokenizer, table.look, table.admitted, config.explore, mode=config.play.mode
-        )
+        openings = Explorer(policy, self.tokenizer, table.look, table.admitted, config.explore, mode=config.play.mode)
         sampler = Sampler(policy, self.tokenizer, device)
         earned = reward_of(config.weights, config.play.modes)
         self.player = Player(sampler, table.referee, earned, table.look, config.play, openings=openings)
-        self.store = RolloutStore(places.out / ROLLOUTS) if crew.first else None
+        self.store = RolloutStore(places.out / FOLDER) if crew.first else None
         self.seconds: dict[str, float] = {}
+        self._counted: dict[str, float] = {}
 
     def round(self) -> dict[str, Any]:
         """Play, judge and learn once; the figures of the round."""
@@ -119,7 +120,15 @@ class Run:
         with self._clock("learn"):
             figures |= learn(learner, rollouts, lines, number)
         self.number += 1
-        return {**figures, **{f"{CLOCKED}{name}": round(spent, 2) for name, spent in self.seconds.items()}}
+        figures |= {f"{SECONDS}{name}": round(spent, 2) for name, spent in self.seconds.items()}
+        return figures | {f"{JUDGING}{name}": round(value, 2) for name, value in self._judging().items()}
+
+    def _judging(self) -> dict[str, float]:
+        """What the referee counted in this round; empty where it doesn't count."""
+        counts = getattr(self.player.referee, "counts", None)
+        now = counts.figures() if isinstance(counts, Counts) else {}
+        before, self._counted = self._counted, now
+        return {name: value - before.get(name, 0.0) for name, value in now.items()}
 
     def _store(self, found: Round) -> None:
         if self.store is not None:
@@ -194,7 +203,7 @@ def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Wat
             _note(places.out, curves, figures)
         run.save()
         if watch is not None and crew.first:
-            spent = sum(value for name, value in figures.items() if name.startswith(CLOCKED))
+            spent = sum(value for name, value in figures.items() if name.startswith(SECONDS))
             told = {"reward": figures["reward/mean"], "right": figures["share/correct"]}
             told["rollouts_per_s"] = figures["rollouts"] / max(spent, 1e-9)
             loss = figures.get("loss/policy_loss", 0.0)

@@ -96,6 +96,11 @@ class Counts:
     def per_second(self) -> float:
         return (self.judged + self.remembered) / self.wall_s if self.wall_s else 0.0
 
+    def figures(self) -> dict[str, float]:
+        """All of it by name, to be told apart from what it was a round ago."""
+        plain = {name: float(getattr(self, name)) for name in ("judged", "remembered", "retimed", "deaths", "wall_s")}
+        return plain | {f"{phase}_s": spent for phase, spent in self.seconds.items()}
+
 
 class LocalReferee:
     """Implements `referee.Referee`. Processes start at once, in the background."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from sparserl.errors import StoreError
 from sparserl.records import Verdict
 from sparserl.train.rl.nouns import Judged, Prompt, prompt_key
-from sparserl.train.rl.rollout_store import ROLLOUTS, RolloutStore
+from sparserl.train.rl.rollout_store import open_rollouts
 
 Key = tuple[str, str]
 """prompt and text"""
@@ -29,9 +29,7 @@ class ReplayReferee:
         self.folder, self.unknown = folder, unknown
         self._judged: dict[Key, deque[Judged]] = {}
         self._retimed: dict[Key, deque[Judged]] = {}
-        if not (folder / ROLLOUTS).exists():
-            raise StoreError(f"{folder} has no {ROLLOUTS}: name the folder of a run that stored its rollouts.")
-        store = RolloutStore(folder)
+        store = open_rollouts(folder)
         for _, rollout in store.rollouts():
             for turn in rollout.turns:
                 self._judged.setdefault((prompt_key(rollout.prompt), turn.text), deque()).append(turn.judged)

@@ -37,6 +37,16 @@ from sparserl.train.rl.nouns import (
 
 PROGRAMS, PROMPTS, ROLLOUTS, RETIMED = "programs.jsonl", "prompts.jsonl", "rollouts.jsonl", "retimed.jsonl"
 TOKENS = ("ids", "log_probs", "written")
+FOLDER = "rollouts"
+"""of a run's folder"""
+
+
+def open_rollouts(folder: Path) -> RolloutStore:
+    """Those of a run, named by its folder or by that of the rollouts. Raises StoreError where there are none."""
+    found = folder / FOLDER if (folder / FOLDER / ROLLOUTS).exists() else folder
+    if not (found / ROLLOUTS).exists():
+        raise StoreError(f"{folder} has no {ROLLOUTS}: name the folder of a `sparserl train rl` run.")
+    return RolloutStore(found)
 
 
 class RolloutStore:

@@ -23,7 +23,7 @@ from sparserl.train.rl.curriculum import every_prompt, training_matrices
 from sparserl.train.rl.episodes import Look
 from sparserl.train.rl.explore import Admitted, Pair
 from sparserl.train.rl.nouns import Prompt
-from sparserl.train.rl.referee import Referee, RefereeConfig, open_referee
+from sparserl.train.rl.referee import Referee, RefereeConfig, Remembering, open_referee
 from sparserl.train.samples import Sampled, samples_of
 
 
@@ -84,7 +84,7 @@ def open_judge(config: RLConfig, places: Places, crew: Crew) -> Referee:
     """The referee that `--judge` names, on this run's device."""
     where = config.judged_on if places.judge == "local" else places.judge
     try:
-        return open_referee(
+        referee = open_referee(
             where,
             RefereeConfig(
                 device=config.judged_on,
@@ -97,6 +97,15 @@ def open_judge(config: RLConfig, places: Places, crew: Crew) -> Referee:
         )
     except ValueError as error:
         raise SparseRLError(str(error)) from error
+    try:
+        for run in places.known:
+            if not isinstance(referee, Remembering):
+                raise SparseRLError(f"A replay knows what it was given alone: leave --known {run} out.")
+            referee.recall(run)
+    except SparseRLError:
+        referee.close()
+        raise
+    return referee
 
 
 def _samples(cases: Sequence[TrainingCase], places: Places) -> dict[str, Sampled]:

@@ -25,7 +25,7 @@ from sparserl.train.assess_report import problem_called, session_speeds
 from sparserl.train.rl.episodes import log_speedup
 from sparserl.train.rl.matrices import EVALUATION
 from sparserl.train.rl.nouns import Prompt, prompt_key
-from sparserl.train.rl.rollout_store import ROLLOUTS, RolloutStore
+from sparserl.train.rl.rollout_store import open_rollouts
 
 T = TypeVar("T")
 
@@ -45,22 +45,13 @@ class Tried:
         return sorted(self.speeds, key=lambda text: (-self.speeds[text], text))
 
 
-def store_of(folder: Path) -> RolloutStore:
-    """The rollouts of a run, by the folder of the run or of the rollouts themselves."""
-    inner = folder / "rollouts"
-    found = inner if (inner / ROLLOUTS).exists() else folder
-    if not (found / ROLLOUTS).exists():
-        raise StoreError(f"{folder} has no {ROLLOUTS}: name the folder of a `sparserl train rl` run.")
-    return RolloutStore(found)
-
-
 def from_rollouts(folders: Sequence[Path], modes: Sequence[str] = ("solver",), within: int = 0) -> dict[str, Tried]:
     """Of training runs. within: only the last so many programs of each matrix count; 0: all."""
     judged: dict[str, list[tuple[str, float | None]]] = {}
     longer: dict[tuple[str, str], float | None] = {}
     prompts: dict[str, Prompt] = {}
     for folder in folders:
-        store = store_of(folder)
+        store = open_rollouts(folder)
         for _, rollout in store.rollouts():
             key = prompt_key(rollout.prompt)
             prompts[key] = rollout.prompt
