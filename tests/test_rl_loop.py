@@ -22,6 +22,7 @@ from sparserl.policy.checkpoint import load_policy, read_config
 from sparserl.recipes import space
 from sparserl.records import Problem, Verdict
 from sparserl.store import read_jsonl
+from sparserl.train.loop import RESUME
 from sparserl.train.rl import loop
 from sparserl.train.rl.config import Places
 from sparserl.train.rl.crew import Crew
@@ -156,6 +157,37 @@ def test_weights_alone_go_on_elsewhere_with_a_warm_up(
     assert np.allclose(rates, [full / 4, full / 2, full * 3 / 4, full, full])
     train(config, Places(tmp_path / "out", tmp_path / "there"), table(referee), Crew())
     assert [line["round"] for line in curve(tmp_path / "out")] == [2, 3]
+
+
+def test_without_its_optimiser_a_run_goes_on_with_its_archive_and_a_warm_up(
+    weights: Path, referee: Referee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, out = everything("ppo"), tmp_path / "run"
+    monkeypatch.setattr(loop, "learn", _until(2, loop.learn))
+    with pytest.raises(KilledError):
+        train(config, Places(out, weights), table(referee), Crew())
+    monkeypatch.undo()
+    (out / RESUME).unlink()
+    elites, rows, learnt = (out / loop.ELITES).read_text(), curve(out), state(out / "policy")
+    assert rows[-1]["imitate/elites"] > 0
+    began: list[Any] = []
+    monkeypatch.setattr(loop.Run, "round", _watched(began, loop.Run.round))
+    assert train(config, Places(out, weights, resume=True), table(referee), Crew()).complete
+    number, policy, archive, steps = began[0]
+    assert number == 2 and steps == 0 and archive == elites
+    assert all(torch.equal(policy[name], learnt[name]) for name in learnt)
+    assert curve(out)[:2] == rows and [line["round"] for line in curve(out)] == [0, 1, 2, 3]
+    assert len([*RolloutStore(out / "rollouts").rollouts()]) == 4 * 2 * 4, "what the third had begun was dropped"
+
+
+def _watched(began: list[Any], play: Any) -> Any:
+    def watched(run: loop.Run) -> Any:
+        run.played.elites.save(run.places.out / "seen.json")
+        weights = {name: tensor.clone() for name, tensor in run.learner.policy.state_dict().items()}
+        began.append((run.number, weights, (run.places.out / "seen.json").read_text(), run.learner.steps))
+        return play(run)
+
+    return watched
 
 
 def _until(last: int, learn: Any) -> Any:

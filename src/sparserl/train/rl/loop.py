@@ -11,11 +11,13 @@ verified winners → policy gradient → figures → checkpoint. A run folder ho
                     over its processes); tensorboard/ has the same
     rollouts/       every rollout and every retiming (`rollout_store`); `--judge replay:RUN/rollouts` judges from them
     policy/         the weights, with the round in their notes
+    elites.json, results.json    the archive, and what the curriculum knows of each matrix
     resume.pt       weights, optimiser, archive and results of the same round, for an exact `--resume`
 
 A run is a function of its settings and of what the referee says: on the simulator, a run that was killed and resumed
-has the curve of an unbroken one. Weights alone go on elsewhere (`--weights OUT`): at their round, with an empty
-archive, a fresh optimiser and value head, whose warm-ups (`loop.warmup` steps, `value_warmup` passes) are done again.
+has the curve of an unbroken one. Without the (large) resume.pt `--resume` goes on from the other files, with a fresh
+optimiser and value head, whose warm-ups (`loop.warmup` steps, `value_warmup` passes) are done again. Weights alone go
+on elsewhere (`--weights OUT`), as well with a warm-up: at their round, with an empty archive.
 
 Not covered: policies of other kinds than `sparserl.policy`; overlap of playing and learning.
 """
@@ -28,7 +30,7 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,7 @@ from sparserl.errors import StoreError
 from sparserl.policy.checkpoint import read_config, save_policy
 from sparserl.policy.sampler import Sampler
 from sparserl.policy.tokenizer import Tokenizer
-from sparserl.store import append_jsonl, read_jsonl, write_atomic
+from sparserl.store import append_jsonl, read_json, read_jsonl, write_atomic, write_json
 from sparserl.train.loop import (
     POLICY,
     RESUME,
@@ -69,7 +71,7 @@ from sparserl.train.rl.update import learn, lines_of, look_back, warm_up
 log = logging.getLogger(__name__)
 
 ROUNDS = "rounds.jsonl"
-ELITES = "elites.json"
+ELITES, RESULTS = "elites.json", "results.json"
 HEADLINES = ("reward/mean", "reward/best", "share/correct")
 SECONDS, JUDGING = "seconds/", "judging/"
 CLOCKED = (SECONDS, JUDGING)
@@ -150,9 +152,10 @@ class Run:
             return
         out = self.places.out
         self.played.elites.save(out / ELITES)
+        known = {"round": self.number, "results": self.played.results.to_record()}
+        write_json(out / RESULTS, known)
         buffer = io.BytesIO()
-        state = {"round": self.number, "learner": self.learner.state(), "results": self.played.results.to_record()}
-        torch.save({**state, "elites": (out / ELITES).read_text()}, buffer)
+        torch.save({**known, "learner": self.learner.state(), "elites": (out / ELITES).read_text()}, buffer)
         write_atomic(out / RESUME, buffer.getvalue())
         notes = {"stage": "rl", "step": self.number, "steps": self.config.rounds, "sampling": self._sampling()}
         save_policy(self.learner.policy, out / POLICY, tokenizer=self.words, notes=notes)
@@ -167,16 +170,26 @@ class Run:
         out = self.places.out
         state = torch.load(out / RESUME, map_location=self.learner.device, weights_only=True)
         self.learner.restore(state["learner"])
-        self.number = int(state["round"])
         if self.crew.first:
             write_atomic(out / ELITES, state["elites"].encode())
+        self._take_up(int(state["round"]), state["results"])
+
+    def restore_without_optimiser(self) -> None:
+        """Go on from the folder's weights, which this run has begun with, its archive and its results."""
+        known = read_json(self.places.out / RESULTS)
+        log.warning("No %s in %s: the optimiser starts anew, with its warm-up.", RESUME, self.places.out)
+        self._take_up(int(known["round"]), known["results"])
+
+    def _take_up(self, number: int, results: Sequence[Mapping[str, Any]]) -> None:
+        out, self.number = self.places.out, number
+        if self.crew.first:
             kept = [line for line in read_jsonl(out / ROUNDS) if line["round"] < self.number]
             write_atomic(out / ROUNDS, b"")
             append_jsonl(out / ROUNDS, *kept)
             assert self.store is not None
             self.store.drop_after(self.number - 1)
         self.crew.gather([0])  # the others read what the first one wrote
-        self.played = Played(Elites.load(out / ELITES), Results.from_record(state["results"]))
+        self.played = Played(Elites.load(out / ELITES), Results.from_record(results))
 
 
 # ── The loop ──────────────────────────────────────────────────────────────────
@@ -188,9 +201,12 @@ def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Wat
     if device_of(config.loop.device).type == "cuda":
         torch.set_float32_matmul_precision("high")
     goes_on = crew.told(open_run(places.out, "rl", asdict(config), places.resume) if crew.first else False)
-    run = Run(config, places, table, crew)
+    light = not goes_on and crew.told(places.resume and (places.out / RESULTS).exists())
+    run = Run(config, replace(places, weights=places.out) if light else places, table, crew)
     if goes_on:
         run.restore()
+    elif light:
+        run.restore_without_optimiser()
     curves = board(places.out / "tensorboard", run.number) if crew.first else None
     figures: dict[str, Any] = {}
     tokens = 0
