@@ -449,3 +449,9 @@ def test_a_dense_matrix_is_the_same_in_either_memory_order() -> None:
     assert (reordered(matrix.ravel(), 4, "row", "col") == by_column).all()
     assert (reordered(by_column, 4, "col", "row") == matrix.ravel()).all()
     assert reordered(by_column, 4, "col", "col") is by_column
+
+
+def test_it_says_how_long_its_worker_waited_and_was_alone_since_it_was_last_asked() -> None:
+    with Judge("sim") as fresh:
+        assert fresh.turns_s()["alone"] > 0, "the worker measured its machine"
+        assert fresh.turns_s() == {}, "nobody shares a simulator"

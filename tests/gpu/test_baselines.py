@@ -21,3 +21,16 @@ def test_an_spmm_has_checked_baselines_in_both_memory_orders() -> None:
     assert own and set(own) < set(both)
     assert {name.partition("@")[2] for name in both} == {"", "col"}
     assert set(raced) == set(both)
+
+
+def test_a_case_that_was_opened_anew_races_them_by_name() -> None:
+    pattern = next(c for c in evaluation_list() if c.name == "small_kkt").load()
+    with Judge("cuda") as judge:
+        problem = Problem("spmm", "float32", columns=16)
+        first = judge.open(pattern, problem)
+        names = first.baselines(every_order=True)
+        first.close()
+        raced = judge.open(pattern, problem).race({}, names[-2:], modes=("solver",), rounds=3)
+        turns = judge.turns_s()
+    assert names[-1].endswith("@col") and set(raced) == set(names[-2:])
+    assert turns["alone"] > 0 and judge.device.backend == "cuda"

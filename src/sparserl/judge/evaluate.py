@@ -19,7 +19,7 @@ from sparserl.backends.backend import Device
 from sparserl.errors import BackendError
 from sparserl.judge.case import Case
 from sparserl.judge.compiling import Compiler
-from sparserl.judge.sandbox import Sandbox
+from sparserl.judge.sandbox import Sandbox, WorkerError
 from sparserl.matrix import Pattern
 from sparserl.records import Problem
 
@@ -62,6 +62,14 @@ class Judge:
         training, where one matrix judges hundreds of programs; what is reported is judged without it.
         """
         return Case(pattern, problem, self._sandbox, self._compiler, seed=seed, pooled=pooled)
+
+    def turns_s(self) -> dict[str, float]:
+        """'waiting' for others on the GPU and 'alone' on it: seconds of the worker since this was last asked for."""
+        try:
+            found: dict[str, float] = self._sandbox.call("turns_s")
+        except WorkerError:  # what it knew is gone with it
+            return {}
+        return found
 
     def close(self) -> None:
         self._compiler.close()

@@ -43,7 +43,7 @@ LONGER = 256
 """bytes that make y differ from x in size, which tells `run_chain` not to feed it back"""
 OWN_TURNS = ("time", "floor_us")
 """commands that take their turns themselves: shared while graphs are made ready, alone while they are timed"""
-HOST_ONLY = ("put_set", "echo")
+HOST_ONLY = ("put_set", "echo", "turns_s")
 """commands that don't touch it"""
 
 
@@ -73,6 +73,8 @@ class Machine:
     programs: dict[str, Loaded] = field(default_factory=dict)
     vectors: dict[tuple[str, int], Buffer] = field(default_factory=dict)
     baselines: dict[str, Executable] = field(default_factory=dict)
+    turns: dict[str, float] = field(default_factory=dict)
+    """seconds that this process waited for its turn on the GPU, and had it alone"""
 
     def open(self, dtype: DType) -> None:
         """A new case: nothing of the last one stays."""
@@ -242,6 +244,12 @@ class Machine:
     def echo(self, message: Any) -> Any:
         return message
 
+    def turns_s(self) -> dict[str, float]:
+        """Since it was last asked for."""
+        told = dict(self.turns)
+        self.turns.clear()
+        return told
+
     def _begin(self, loaded: Loaded, check: Check, poison: bool = True) -> Array:
         """Values in place, scratch poisoned; x."""
         values, x = self._numbers(check)
@@ -356,7 +364,7 @@ def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
     turn = Turn(gpu_of(backend), Path(folder).parent, lambda what: channel.send(connection, (what, None)))
     try:
         with turn.shared():
-            machine = Machine(make_backend(backend, limit_s))
+            machine = Machine(make_backend(backend, limit_s), turns=turn.phases_s)
         with turn.exclusive():  # it measures the L2
             device = machine.backend.device()
         give_turns(machine.backend, turn)

@@ -157,7 +157,8 @@ class GroupJudge:
     config: RefereeConfig
     judge: Judge
     seconds: dict[str, float] = field(default_factory=dict)
-    """by phase: matrix, baseline, pack, compile, verify, time, retime; and 'group', which is all of it"""
+    """by phase: matrix, baseline, pack, compile, verify, time, retime; 'group', which is all of it; and of that, waiting
+    for a turn on the GPU and alone on it"""
     _open: OrderedDict[str, _Open] = field(default_factory=OrderedDict)
     _baselines: dict[str, _Baseline] = field(default_factory=dict)
 
@@ -333,4 +334,5 @@ def _answer(judges: GroupJudge, job: Job, told: Told) -> tuple[Any, ...]:
         return "refused", error
     except Exception:  # a fault of the judge: told to the parent, which logs it and starts another process
         return "fault", traceback.format_exc()
+    phases.add(judges.seconds, judges.judge.turns_s())
     return "done", answer, dict(judges.seconds)
