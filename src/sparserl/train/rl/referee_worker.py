@@ -157,8 +157,8 @@ class GroupJudge:
     config: RefereeConfig
     judge: Judge
     seconds: dict[str, float] = field(default_factory=dict)
-    """by phase: matrix, baseline, pack, compile, verify, time, retime; 'group', which is all of it; and of that, waiting
-    for a turn on the GPU and alone on it"""
+    """by phase: matrix, baseline, pack, compile, verify, time, retime; 'group', which is all of it; and of it 'waiting'
+    for a turn on the GPU and 'alone' on it"""
     _open: OrderedDict[str, _Open] = field(default_factory=OrderedDict)
     _baselines: dict[str, _Baseline] = field(default_factory=dict)
 
