@@ -40,7 +40,7 @@ start=$weights
 rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
-        --group "$group" --samples "$out/samples.npz" --device "$device" --budget "$budget" --resume \
+        --group "$group" --mean-share 0.3 --samples "$out/samples.npz" --device "$device" --budget "$budget" --resume \
         --frozen "${matrices[@]}" "${collection[@]}"
 }
 evaluate() {

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparserl.train.rl.advantages import best_of_k, gae, group_relative, standardised
+from sparserl.train.rl.advantages import best_of_k, gae, group_relative, group_relative_to_own, standardised
 
 REWARDS = st.lists(st.sampled_from([-2.0, -1.5, 0.0, 0.02, 0.7, 1.3]), min_size=2, max_size=7)
 
@@ -30,6 +30,18 @@ def test_only_a_spread_above_the_noise_is_divided_by() -> None:
     assert np.abs(group_relative(rewards * 1e-3, noise=0.02)).max() < 1e-3
     assert standardised(rewards, spread + 1e-9) is rewards
     assert np.std(standardised(rewards, 0.0), ddof=1) == pytest.approx(1.0)
+
+
+def test_who_was_given_a_layout_is_compared_with_those_who_chose_and_not_blamed_for_being_slow() -> None:
+    rewards = np.array([0.2, 0.4, 0.1, 0.9, -1.5])
+    given, right = np.array([False, False, True, True, True]), np.array([True, True, True, True, False])
+    found = group_relative_to_own(rewards, given, right, noise=1e9)
+    assert found == pytest.approx([-0.2, 0.2, 0.0, 0.6, -1.8])
+    divided = group_relative_to_own(rewards, given, right, noise=0.0)
+    assert divided == pytest.approx(found / np.std(found, ddof=1))
+    own = np.zeros(5, dtype=bool)
+    for nobody in (own, ~own):  # nobody to tell apart
+        assert (group_relative_to_own(rewards, nobody, right, 0.0) == group_relative(rewards, 0.0)).all()
 
 
 def test_equal_rewards_and_a_rollout_alone_teach_nothing() -> None:

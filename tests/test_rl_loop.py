@@ -17,7 +17,7 @@ import torch
 
 from rl_tiny import everything, fitted, judge, prompts, pure, table
 from sparserl.cli import main
-from sparserl.errors import StoreError
+from sparserl.errors import SparseRLError, StoreError
 from sparserl.policy.checkpoint import load_policy, read_config
 from sparserl.recipes import space
 from sparserl.records import Problem, Verdict
@@ -263,6 +263,10 @@ def test_groups_are_compared_within_themselves_alone() -> None:
     assert scores_of(rollouts, replace(pure("grpo", 1), noise=100.0)).tolist() == [-2.0, 2.0, -2.0, 2.0]
     best = replace(pure("grpo", 1), objective="best", k=2, noise=100.0)
     assert scores_of(rollouts, best).tolist() == [0.0, 4.0, 0.0, 4.0]
+    assert scores_of(rollouts, replace(best, mean_share=0.25)).tolist() == [-0.5, 3.5, -0.5, 3.5]
+    assert scores_of(rollouts, replace(best, mean_share=1.0)).tolist() == [-2.0, 2.0, -2.0, 2.0]
+    with pytest.raises(SparseRLError, match="'mean_share'"):
+        replace(best, mean_share=1.5)
     assert scores_of(rollouts, replace(best, objective="mean", algorithm="ppo")).tolist() == [1.0, 3.0, 11.0, 13.0]
 
 

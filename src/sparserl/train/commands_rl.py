@@ -39,6 +39,7 @@ def rl(
     algorithm: Annotated[str, typer.Option(help="ppo or grpo")] = "grpo",
     objective: Annotated[str, typer.Option(help="mean reward, or best: of k, as the product keeps the best")] = "best",
     k: Annotated[int, typer.Option(help="of the objective 'best'")] = 8,
+    mean_share: Annotated[float, typer.Option(help="of the mean reward in the objective 'best', 0 to 1")] = 0.0,
     rounds: Annotated[int, typer.Option(help="of playing and learning")] = 100,
     prompts: Annotated[int, typer.Option(help="matrices a round, in all processes together")] = 64,
     group: Annotated[int, typer.Option(help="programs a matrix and round")] = 16,
@@ -107,8 +108,8 @@ def _config(given: dict[str, Any]) -> RLConfig:
     own = RLConfig()
     named = {name: given[name] for name in ("kl", "entropy") if given[name] is not None}
     loop = {name: given[name] for name in ("learning_rate", "warmup") if given[name] is not None}
-    same = ("algorithm", "objective", "k", "rounds", "epochs", "minibatch", "imitate_steps", "frozen", "blind",
-            "shuffled")  # fmt: skip
+    same = ("algorithm", "objective", "k", "mean_share", "rounds", "epochs", "minibatch", "imitate_steps", "frozen",
+            "blind", "shuffled")  # fmt: skip
     curriculum = CurriculumConfig(
         prompts=given["prompts"], spmv_cases=given["cases"], spmm_cases=(given["cases"] + 1) // 2,
         real=given["matrices"] is not None, most_nonzeros=given["most_nonzeros"], even=given["even"],

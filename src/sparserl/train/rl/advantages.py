@@ -3,6 +3,7 @@
 The gradient step is the mean over rollouts of advantage times the gradient of the log-probability. Two objectives:
 
 - `group_relative`: the mean reward. The others' mean is the baseline, so a rollout is never compared with itself.
+  `group_relative_to_own` tells those apart that were given their beginning.
 - `best_of_k`: the expected best of k, because the product keeps the best of k. For a set S of k rollouts
   max(S) - max(S without i) weighs rollout i: what is taken away does not depend on i, so it adds no bias. The mean over
   all sets is known in closed form (tests prove it against all sets, and that it is unbiased).
@@ -33,6 +34,22 @@ def group_relative(rewards: Array, noise: float) -> Array:
     """
     rewards = _checked(rewards)
     spread, apart = _spread(rewards), _apart(rewards)
+    return apart / spread if spread > noise else apart
+
+
+def group_relative_to_own(rewards: Array, given: Array, right: Array, noise: float) -> Array:
+    """The same where some rollouts were given their beginning, a layout that they did not choose.
+
+    Those that chose are compared with one another, those that were given with the mean of these; and of the latter one
+    that is right is not blamed for being slow, which may be its layout's fault. given, right: bool, beside the rewards.
+    """
+    rewards, own = _checked(rewards), ~given
+    if own.all() or own.sum() < 2:
+        return group_relative(rewards, noise)
+    apart: Array = rewards - rewards[own].mean()
+    apart[own] = _apart(rewards[own])
+    apart[given & right] = apart[given & right].clip(min=0.0)
+    spread = _spread(apart)
     return apart / spread if spread > noise else apart
 
 

@@ -30,6 +30,8 @@ class RLConfig:
     """mean: the mean reward; best: the expected best of k, as the product keeps the best of k"""
     k: int = 8
     """of 'best'; at most the group"""
+    mean_share: float = 0.0
+    """of 'best': how much the mean reward counts beside it. The best of k alone asks nothing of the other k - 1"""
     rounds: int = 100
     judged_on: JudgedOn = "cuda"
     """whose times the rewards come from; they are never mixed in one run"""
@@ -101,6 +103,8 @@ class RLConfig:
                 "Reinforcement learning needs 'gamma' in (0, 1], 'lam' in [0, 1], 'kl_stop' and 'value_rate' above 0. "
                 f"Got {self.gamma}, {self.lam}, {self.kl_stop} and {self.value_rate}."
             )
+        if not 0 <= self.mean_share <= 1:
+            raise SparseRLError(f"The 'mean_share' of reinforcement learning must be in [0, 1]. Got {self.mean_share}.")
         self._check_group()
 
     def _check_group(self) -> None:

@@ -37,7 +37,7 @@ from sparserl.store import write_atomic, write_json
 from sparserl.train.rl.curves_svg import Band, chart
 from sparserl.train.rl.diagnostics import distinct_skeletons
 from sparserl.train.rl.episodes import log_speedup
-from sparserl.train.rl.nouns import Judged, Rollout
+from sparserl.train.rl.nouns import OWN, Judged, Rollout
 from sparserl.train.rl.novelty import is_structurally_new
 from sparserl.train.rl.rollout_store import open_rollouts
 from sparserl.train.rules import FAILURE, log_best_of
@@ -97,7 +97,7 @@ def read_curve(folder: Path, k: int, modes: Sequence[str] = ("solver",)) -> Curv
 
 def round_figures(rollouts: Sequence[Rollout], k: int, modes: Sequence[str]) -> dict[str, float]:
     """The figures of one round."""
-    unaided = sorted((each for each in rollouts if each.origin == "policy"), key=lambda each: each.group)
+    unaided = sorted((each for each in rollouts if each.origin == OWN), key=lambda each: each.group)
     unaided = unaided or list(rollouts)
     most = max(len(each.turns) for each in unaided)
     groups = [list(group) for _, group in groupby(unaided, key=lambda each: each.group)]

@@ -39,7 +39,7 @@ from sparserl.policy.sample import Sample
 from sparserl.policy.sampler import Sampler, SampleSettings, Written
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Mode, Verdict
-from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn
+from sparserl.train.rl.nouns import EXPLORED, OWN, Judged, Prompt, Rollout, Turn
 from sparserl.train.rl.referee import Referee
 
 Reward = Callable[[Judged], float]
@@ -146,7 +146,7 @@ class Episode:
     ids: list[int]
     log_probs: list[float]
     written: list[bool]
-    origin: str = "policy"
+    origin: str = OWN
     turns: list[Turn] = field(default_factory=list)
     text: str = ""
     first: int = 0
@@ -203,7 +203,7 @@ class Player:
         for group, (prompt, given) in enumerate(zip(prompts, begun, strict=True)):
             for place in range(count):
                 opening = given[place] if place < len(given) else []
-                episode = Episode(prompt, group, [], [], [], "explore" if opening else "policy")
+                episode = Episode(prompt, group, [], [], [], EXPLORED if opening else OWN)
                 episode.give([self.tokenizer.program, *opening])
                 episodes.append(episode)
         self._write(episodes, zlib.crc32(f"{seed} turn 0".encode()))

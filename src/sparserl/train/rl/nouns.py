@@ -62,6 +62,10 @@ class Turn:
     """one past its last token (<eos> included)"""
 
 
+OWN, EXPLORED = "policy", "explore"
+"""where a rollout's layout comes from"""
+
+
 @dataclass(frozen=True)
 class Rollout:
     """One episode of one to three turns."""
@@ -76,8 +80,8 @@ class Rollout:
     written: Sequence[bool]
     """beside ids: whether the policy wrote the token; the loss is on these alone"""
     turns: Sequence[Turn]
-    origin: str = "policy"
-    """'policy', or 'explore' where a layout was forced"""
+    origin: str = OWN
+    """EXPLORED where the layout was given"""
 
 
 def prompt_key(prompt: Prompt) -> str:

@@ -20,12 +20,12 @@ import torch
 
 from sparserl.matrix import Array
 from sparserl.train.loop import Step, autocast
-from sparserl.train.rl.advantages import best_of_k, gae, group_relative, standardised
+from sparserl.train.rl.advantages import best_of_k, gae, group_relative_to_own, standardised
 from sparserl.train.rl.config import RLConfig
 from sparserl.train.rl.diagnostics import explained_variance
 from sparserl.train.rl.episodes import episode_reward
 from sparserl.train.rl.learner import Learner, Line
-from sparserl.train.rl.nouns import Rollout
+from sparserl.train.rl.nouns import EXPLORED, Rollout
 from sparserl.train.rl.objective import Batch, figures, grpo, masked_mean, ppo
 from sparserl.train.rl.rounds import seed_of
 
@@ -68,12 +68,19 @@ def scores_of(rollouts: Sequence[Rollout], config: RLConfig) -> Array:
     for _, group in groupby(range(len(rollouts)), key=lambda at: rollouts[at].group):
         places = list(group)
         rewards = np.array([episode_reward(rollouts[at]) for at in places])
+        whole = rewards if config.algorithm == "ppo" else _relative([rollouts[at] for at in places], rewards, config)
         if config.objective == "best":
             gains = best_of_k(rewards, min(config.k, len(places)))
-            scores[places] = gains if config.algorithm == "ppo" else standardised(gains, config.noise)
-        else:
-            scores[places] = rewards if config.algorithm == "ppo" else group_relative(rewards, config.noise)
+            best = gains if config.algorithm == "ppo" else standardised(gains, config.noise)
+            whole = (1 - config.mean_share) * best + config.mean_share * whole
+        scores[places] = whole
     return scores
+
+
+def _relative(group: Sequence[Rollout], rewards: Array, config: RLConfig) -> Array:
+    """Who is right is read from the reward alone: the control with shuffled rewards must not know it either."""
+    given = np.array([each.origin == EXPLORED for each in group])
+    return group_relative_to_own(rewards, given, rewards > config.weights.wrong, config.noise)
 
 
 def ends_of(rollouts: Sequence[Rollout]) -> list[int]:
