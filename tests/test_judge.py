@@ -138,7 +138,8 @@ def test_outcomes_come_in_order_and_are_told_one_by_one(judge: Judge) -> None:
 def as_on_a_gpu(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """Programs are timed some at a time."""
     monkeypatch.setattr(case, "_modelled", False)
-    monkeypatch.setattr("sparserl.judge.case.TOGETHER", 3)
+    monkeypatch.setattr(case, "_together", 3)
+    monkeypatch.setattr("sparserl.judge.desk.RECYCLE_AFTER", 10_000)  # a GPU's worker isn't replaced on the way
 
 
 def some_texts() -> list[str]:
@@ -455,3 +456,8 @@ def test_it_says_how_long_its_worker_waited_and_was_alone_since_it_was_last_aske
     with Judge("sim") as fresh:
         assert fresh.turns_s()["alone"] > 0, "the worker measured its machine"
         assert fresh.turns_s() == {}, "nobody shares a simulator"
+
+
+def test_a_pooled_case_times_more_programs_in_one_go(judge: Judge) -> None:
+    usual, pooled = (judge.open(pattern_of(6, 5), Problem(), seed=1, pooled=each) for each in (False, True))
+    assert pooled._together > usual._together > 1

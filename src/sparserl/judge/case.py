@@ -30,8 +30,9 @@ from sparserl.records import Mode, Outcome, Problem, Timing, Verdict
 
 log = logging.getLogger(__name__)
 
-TOGETHER = 8
-"""programs that a GPU times in one go: where several processes share it, each timing waits until the others are out"""
+TOGETHER, POOLED = 8, 16
+"""programs that a GPU times in one go. Where several processes share it, as in training (a pooled case), each timing
+waits until the others are out: fewer, longer ones are better"""
 
 Timings = dict[str, Timing]
 """by mode"""
@@ -67,6 +68,7 @@ class Case:
         self.device = sandbox.device
         self.reference = Reference(pattern, problem, seed, pooled)
         self._modelled = self.device.backend == "sim"
+        self._together = POOLED if pooled else TOGETHER
         self._compiler, self._packs = compiler, Packs(pattern)
         self._desk = Desk(problem, self._packs, sandbox)
         self._twins = Twins(pattern, problem, self.device.sms, seed)
@@ -96,7 +98,7 @@ class Case:
 
         clocking = _Clocking(tuple(modes), rounds, graph_ms)
         compiled = self._compiled(list(texts), known)
-        while some := dict(islice(compiled, 1 if self._modelled or not modes else TOGETHER)):
+        while some := dict(islice(compiled, 1 if self._modelled or not modes else self._together)):
             self._judge_some(some, clocking, known)
         return [outcomes[i] for i in range(len(texts))]
 

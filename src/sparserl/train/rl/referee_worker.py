@@ -40,7 +40,7 @@ Device = Literal["cuda", "sim"]
 PLACES = {"cuda": 8, "sim": 16}
 """processes at most by default: on one GPU more than this wait for each other's timings"""
 BASELINE_FINALISTS = 2
-"""variants a mode that are timed longer, and raced again beside winners"""
+"""variants a mode that are raced again beside winners"""
 REASON = 400
 """characters of a reason that are kept"""
 
@@ -57,7 +57,7 @@ class RefereeConfig:
     """how long one timed graph lasts in the first look"""
     retime_rounds: int = 7
     retime_graph_ms: float = 0.5
-    """of baselines and winners: alone on the GPU, so it is what a round waits for most"""
+    """of winners and the baselines beside them: alone on the GPU, so it is what a round waits for most"""
     workers: int = 0
     """processes; 0: one a core, at most 8 on a GPU (a timing has the GPU alone) and 16 on the simulator"""
     compile_workers: int = 0
@@ -230,15 +230,13 @@ class GroupJudge:
                 yield from case.judge([job.texts[i] for i in part], config.modes, config.rounds, config.graph_ms, say)
 
     def _baseline(self, prompt: Prompt, held: _Open) -> _Baseline:
-        """Measured once a prompt by this process: every variant briefly, the fastest of each mode longer."""
+        """Measured once a prompt by this process, as briefly as programs; the fastest are raced again later."""
         key = prompt_key(prompt)
         if key not in self._baselines:
             with phase(self.seconds, "baseline"), self._case(prompt, held) as case:
                 names: Sequence[str] = case.baselines(every_order=True) or (plain.NAME,)
-                if self.config.device == "cuda":
-                    brief = case.race({}, names, self.config.modes, self.config.rounds, self.config.graph_ms)
-                    names = _fastest(brief, names, self.config.modes)
-                race = self._race(case, [], names)
+                race = case.race({}, names, self.config.modes, self.config.rounds, self.config.graph_ms)
+                names = _fastest(race, names, self.config.modes)
                 self._baselines[key] = _Baseline(_best_us(race, names, self.config.modes), tuple(names))
         return self._baselines[key]
 
