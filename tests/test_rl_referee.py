@@ -73,6 +73,24 @@ class Trap:
         return getattr(self._case, name)
 
 
+class NoRace(Trap):
+    """One that can't time side by side: by its own fault, or it takes the process along."""
+
+    def race(self, texts: Any, *how: Any, **more: Any) -> Any:
+        if "deadly" in "".join(texts):
+            os._exit(13)
+        if texts:
+            raise KeyError("a fault of the judge")
+        return self._case.race(texts, *how, **more)
+
+
+def faulty(config: RefereeConfig) -> Judge:
+    judge = Judge("sim", 1, 20.0)
+    opened = judge.open
+    judge.open = lambda *which, **how: NoRace(opened(*which, **how))  # type: ignore[assignment]
+    return judge
+
+
 def trapped(config: RefereeConfig) -> Judge:
     """A judge on the simulator, whatever the config says, that some texts kill."""
     judge = Judge("sim", 1, 20.0)
@@ -173,6 +191,19 @@ def test_a_program_that_ends_its_process_costs_itself_alone(device: Any) -> None
         assert "ended the process that judged it: exit code 13" in found[1].reason
         assert found[0].baseline_us and found[3].baseline_us
         assert referee.counts.deaths == (1 if device == "sim" else 2)
+
+
+def test_winners_are_not_blamed_for_a_fault_of_the_judge_but_for_ending_it(tmp_path: Path) -> None:
+    (prompt,) = prompts(1)
+    with closing(LocalReferee(RefereeConfig(workers=1), faulty)) as referee:
+        assert referee.retime(prompt, [WIDER], PLAIN) == {}
+        assert referee.counts.deaths == 2, "it was tried twice"
+    with closing(LocalReferee(RefereeConfig(workers=1), faulty)) as referee:
+        assert names([*referee.retime(prompt, [WIDER, DEADLY], None).values()]) == ["FAILED", "FAILED"]
+    store = RolloutStore(tmp_path)
+    store.add(0, [rollout(prompt, WIDER, Judged(Verdict.CORRECT))])
+    store.add_retimed(0, prompt, {})
+    assert ReplayReferee(tmp_path).retime(prompt, [WIDER], PLAIN) == {}, "nor does a replay say anything"
 
 
 def test_winners_on_a_gpu_are_checked_on_a_twin_of_the_matrix() -> None:

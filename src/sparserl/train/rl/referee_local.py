@@ -4,9 +4,12 @@
         for which, verdicts in referee.judge([(prompt, texts), …]): …
 
 A process that dies, or says nothing for too long, is replaced, and what it had not yet judged goes to its successor:
-one text at a time, so that the next death has a culprit. The culprit alone is FAILED. Groups of a prompt go to the
-process that has its matrix and its baseline while that is free; another one that has nothing else to do measures them
-again.
+one text at a time, so that the next death has a culprit. The culprit alone is FAILED. Of winners that can't be timed
+again because of a fault of the judge nothing is said, and their first times stand; if they end the process, all have
+FAILED.
+
+Groups of a prompt go to the process that has its matrix and its baseline while that is free; another one that has
+nothing else to do measures them again.
 
 Not covered: several threads of one caller. Groups get done while the caller asks for the next one, not in between.
 """
@@ -60,6 +63,8 @@ class _Task:
     """the text that is being judged on its own"""
     retimed: Mapping[str, Judged] = field(default_factory=dict)
     deaths: int = 0
+    faults: int = 0
+    """of them those that the judge itself owned up to: no program is to blame"""
 
     @property
     def key(self) -> str:
@@ -124,7 +129,7 @@ class LocalReferee:
         return ((task.place, _in_order(task, groups[task.place][1])) for task in self._done(len(tasks), finished))
 
     def retime(self, prompt: Prompt, texts: Sequence[str], incumbent: str | None) -> dict[str, Judged]:
-        """By text, the incumbent's too: longer, side by side with each other and the baseline."""
+        """By text, the incumbent's too: longer, side by side with each other and the baseline; none after a fault."""
         return next(self.retime_many([(prompt, texts, incumbent)]))[1]
 
     def retime_many(self, requests: Sequence[Request]) -> Iterator[tuple[int, dict[str, Judged]]]:
@@ -210,6 +215,8 @@ class LocalReferee:
             raise BackendError(f"The referee can't judge here: {said[0]}")
         elif kind == "fault":
             log.error("A judging process failed and is replaced: %s", said[0])
+            if task is not None:
+                task.faults += 1
             self._bury(process, str(said[0]).strip().splitlines()[-1])
         elif kind == "refused":
             process.task = None
@@ -257,7 +264,8 @@ class LocalReferee:
             return
         task.deaths += 1
         if task.job.retime and task.deaths > 1:
-            self._finish(task, {text: self._failed(reason) for text in task.job.texts.values()}, {})
+            blamed = [] if task.faults == task.deaths else task.job.texts.values()
+            self._finish(task, {text: self._failed(reason) for text in blamed}, {})
             return
         if task.began is not None:
             self._settle(task, task.began, self._failed(reason))

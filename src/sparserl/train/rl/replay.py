@@ -29,11 +29,14 @@ class ReplayReferee:
         self.folder, self.unknown = folder, unknown
         self._judged: dict[Key, deque[Judged]] = {}
         self._retimed: dict[Key, deque[Judged]] = {}
+        self._silent: set[str] = set()  # prompts of which a retiming once said nothing
         store = open_rollouts(folder)
         for _, rollout in store.rollouts():
             for turn in rollout.turns:
                 self._judged.setdefault((prompt_key(rollout.prompt), turn.text), deque()).append(turn.judged)
         for _, prompt, said in store.retimed():
+            if not said:
+                self._silent.add(prompt_key(prompt))
             for text, judged in said.items():
                 self._retimed.setdefault((prompt_key(prompt), text), deque()).append(judged)
 
@@ -42,7 +45,9 @@ class ReplayReferee:
             yield place, [self._told(self._judged, prompt, text) for text in texts]
 
     def retime(self, prompt: Prompt, texts: Sequence[str], incumbent: str | None) -> dict[str, Judged]:
-        asked = dict.fromkeys([*texts, *([incumbent] if incumbent else [])])
+        asked, key = dict.fromkeys([*texts, *([incumbent] if incumbent else [])]), prompt_key(prompt)
+        if key in self._silent and not all((key, text) in self._retimed for text in asked):
+            return {}
         return {text: self._told(self._retimed, prompt, text) for text in asked}
 
     def close(self) -> None:
