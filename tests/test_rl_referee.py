@@ -84,24 +84,26 @@ class NoRace(Trap):
         return self._case.race(texts, *how, **more)
 
 
-def faulty(config: RefereeConfig) -> Judge:
-    judge = Judge("sim", 1, 20.0)
+def on_sim(config: RefereeConfig) -> Judge:
+    """A judge on the simulator, whatever the config says."""
+    return Judge("sim", 1, 20.0)
+
+
+def behind(kind: type[Trap], config: RefereeConfig) -> Judge:
+    """The same, with something in front of its cases."""
+    judge = on_sim(config)
     opened = judge.open
-    judge.open = lambda *which, **how: NoRace(opened(*which, **how))  # type: ignore[assignment]
+    judge.open = lambda *which, **how: kind(opened(*which, **how))  # type: ignore[assignment]
     return judge
 
 
 def trapped(config: RefereeConfig) -> Judge:
-    """A judge on the simulator, whatever the config says, that some texts kill."""
-    judge = Judge("sim", 1, 20.0)
-    opened = judge.open
-    judge.open = lambda *which, **how: Trap(opened(*which, **how))  # type: ignore[assignment]
-    return judge
+    """Some texts kill it."""
+    return behind(Trap, config)
 
 
-def on_sim(config: RefereeConfig) -> Judge:
-    """A judge on the simulator, whatever the config says."""
-    return Judge("sim", 1, 20.0)
+def faulty(config: RefereeConfig) -> Judge:
+    return behind(NoRace, config)
 
 
 def nowhere(config: RefereeConfig) -> Judge:

@@ -98,9 +98,14 @@ class Desk:
         """Whether the worker serves this case, and was not replaced since."""
         return self._generation == self.sandbox.generation and self.sandbox.tenant is self
 
+    @property
+    def _intact(self) -> bool:
+        """Whether the worker still has what it was given for this case, and nobody could have spoilt it."""
+        return self._mine and not self._spoilt
+
     def attend(self) -> None:
         """Make the worker this case's, if it was replaced or served another one since, and free of what is spoilt."""
-        if self._mine and not self._spoilt:
+        if self._intact:
             return
         if self._mine:
             self.call("renew")
@@ -140,11 +145,11 @@ class Desk:
         return self._baselines[mark]
 
     def has_baselines(self, mark: str) -> bool:
-        return self._mine and not self._spoilt and mark in self._baselines
+        return self._intact and mark in self._baselines
 
     def holds(self, entry: Entry) -> bool:
         """Whether the worker still has this program."""
-        return self._mine and not self._spoilt and entry.name in self._loaded
+        return self._intact and entry.name in self._loaded
 
     def load(self, entry: Entry) -> None:
         """The program and its packed matrix are in the worker when this returns. Raises Stopped."""

@@ -6,7 +6,7 @@ turn) and all that a reader needs to replay it without a machine (texts, verdict
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -88,6 +88,11 @@ def prompt_key(prompt: Prompt) -> str:
     """What tells prompts apart in caches and records: case, source and problem (a class is only a label)."""
     parts = {"case": prompt.case, "source": prompt.source, "problem": asdict(prompt.problem)}
     return content_key(parts)[:16]
+
+
+def raced_texts(texts: Iterable[str], incumbent: str | None) -> list[str]:
+    """What a retiming holds side by side: the texts and the best one known, each once."""
+    return list(dict.fromkeys([*texts, *([incumbent] if incumbent else [])]))
 
 
 def judged_to_record(judged: Judged) -> dict[str, Any]:

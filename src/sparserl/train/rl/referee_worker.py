@@ -34,7 +34,7 @@ from sparserl.phases import phase
 from sparserl.records import MODES, Mode, Outcome, Verdict
 from sparserl.store import content_key
 from sparserl.train.cases import from_source
-from sparserl.train.rl.nouns import Judged, Prompt, prompt_key
+from sparserl.train.rl.nouns import Judged, Prompt, prompt_key, raced_texts
 
 Device = Literal["cuda", "sim"]
 PLACES = {"cuda": 8, "sim": 16}
@@ -176,7 +176,7 @@ class GroupJudge:
         """The texts, the incumbent and the baseline side by side, longer; by text."""
         with phase(self.seconds, "group"), phase(self.seconds, "retime"):
             held = self._held(job.prompt)
-            texts = list(dict.fromkeys([*job.texts.values(), *([job.incumbent] if job.incumbent else [])]))
+            texts = raced_texts(job.texts.values(), job.incumbent)
             names = self._baseline(job.prompt, held).names
             with self._case(job.prompt, held) as case, _strictly(case, held):
                 try:
@@ -240,10 +240,6 @@ class GroupJudge:
                 self._baselines[key] = _Baseline(_best_us(race, names, self.config.modes), tuple(names))
         return self._baselines[key]
 
-    def _race(self, case: Case, texts: Sequence[str], names: Sequence[str]) -> Race:
-        config = self.config
-        return case.race(list(texts), names, config.modes, config.retime_rounds, config.retime_graph_ms)
-
     def _raced_alone(self, case: Case, text: str, names: Sequence[str]) -> Judged:
         try:
             return self._raced(case, [text], names)[text]
@@ -251,8 +247,9 @@ class GroupJudge:
             return replace(self._told(Outcome(Verdict.FAILED, f"while it was timed: {error}")), retimed=True)
 
     def _raced(self, case: Case, texts: Sequence[str], names: Sequence[str]) -> dict[str, Judged]:
-        race = self._race(case, texts, names)
-        baseline = _best_us(race, names, self.config.modes)
+        config = self.config
+        race = case.race(list(texts), names, config.modes, config.retime_rounds, config.retime_graph_ms)
+        baseline = _best_us(race, names, config.modes)
         said = {text: self._told(race.outcomes[text]) for text in texts}
         return {t: replace(each, retimed=True, baseline_us=baseline if right(each) else {}) for t, each in said.items()}
 

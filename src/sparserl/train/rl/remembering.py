@@ -1,7 +1,7 @@
 """A referee in front of another one: what was judged is not judged again, where that is allowed.
 
 On the simulator it always is: a verdict is a function of prompt and text. On a GPU times differ from one measurement to
-the next; with `RefereeConfig.remember`, or what other runs have stored (`recall`), the first one counts.
+the next; with `RefereeConfig.remember` the first one counts, of what other runs have stored (`recall`) the last.
 
 Not covered: telling apart what was measured on GPUs of two kinds. Recall runs of one machine.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from sparserl.errors import StoreError
-from sparserl.train.rl.nouns import Judged, Prompt, prompt_key
+from sparserl.train.rl.nouns import Judged, Prompt, prompt_key, raced_texts
 from sparserl.train.rl.referee_local import Counts, Request
 from sparserl.train.rl.referee_worker import RefereeConfig
 from sparserl.train.rl.rollout_store import open_rollouts
@@ -33,8 +33,6 @@ class ManyReferee(Protocol):
     counts: Counts
 
     def judge(self, groups: Groups) -> Iterator[tuple[int, list[Judged]]]: ...
-
-    def retime(self, prompt: Prompt, texts: Sequence[str], incumbent: str | None) -> dict[str, Judged]: ...
 
     def retime_many(self, requests: Sequence[Request]) -> Iterator[tuple[int, dict[str, Judged]]]: ...
 
@@ -93,7 +91,8 @@ class Remembering:
 
     def retime_many(self, requests: Sequence[Request]) -> Iterator[tuple[int, dict[str, Judged]]]:
         """A request of which one text is new is timed as a whole: its texts are held against each other."""
-        keys, wanted = [prompt_key(prompt) for prompt, _, _ in requests], [_texts(request) for request in requests]
+        keys = [prompt_key(prompt) for prompt, _, _ in requests]
+        wanted = [raced_texts(texts, incumbent) for _, texts, incumbent in requests]
         known = [_at_hand(self._timed, key, texts) for key, texts in zip(keys, wanted, strict=True)]
         asked = [place for place, texts in enumerate(wanted) if len(known[place]) < len(texts)]
         answers = self.inner.retime_many([requests[place] for place in asked])
@@ -121,11 +120,6 @@ class Remembering:
                 f"The verdicts of {folder} are '{judged.source}', this run's '{self._source}': their times don't mix."
             )
         return judged
-
-
-def _texts(request: Request) -> list[str]:
-    _, texts, incumbent = request
-    return list(dict.fromkeys([*texts, *([incumbent] if incumbent else [])]))
 
 
 def _at_hand(verdicts: Verdicts, key: str, texts: Sequence[str]) -> dict[str, Judged]:

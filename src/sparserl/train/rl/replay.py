@@ -14,7 +14,7 @@ from pathlib import Path
 
 from sparserl.errors import StoreError
 from sparserl.records import Verdict
-from sparserl.train.rl.nouns import Judged, Prompt, prompt_key
+from sparserl.train.rl.nouns import Judged, Prompt, prompt_key, raced_texts
 from sparserl.train.rl.rollout_store import open_rollouts
 
 Key = tuple[str, str]
@@ -45,7 +45,7 @@ class ReplayReferee:
             yield place, [self._told(self._judged, prompt, text) for text in texts]
 
     def retime(self, prompt: Prompt, texts: Sequence[str], incumbent: str | None) -> dict[str, Judged]:
-        asked, key = dict.fromkeys([*texts, *([incumbent] if incumbent else [])]), prompt_key(prompt)
+        asked, key = raced_texts(texts, incumbent), prompt_key(prompt)
         if key in self._silent and not all((key, text) in self._retimed for text in asked):
             return {}
         return {text: self._told(self._retimed, prompt, text) for text in asked}
