@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sparserl.backends.backend import TimingPlan
-from sparserl.backends.cuda_timing import BRIEF_ROUNDS, ENOUGH, FEWEST, Bench, repetitions
+from sparserl.backends.cuda_timing import BRIEF_ROUNDS, ENOUGH, FEWEST, Bench, repetitions, rounds_of
 
 
 def test_sides_that_can_win_have_the_same_number_and_the_fastest_fills_its_graph():
@@ -27,6 +27,12 @@ def test_numbers_stay_in_their_limits():
     assert repetitions([], graph_ms=2.0, most=4000) == ()
 
 
+def test_a_brief_timing_has_one_round_for_who_is_behind_and_a_thorough_one_all():
+    assert rounds_of([2.0, 2.9, 3.1, 20.0], rounds=3) == [3, 3, 1, 1]
+    assert rounds_of([2.0, 20.0], rounds=BRIEF_ROUNDS + 1) == [BRIEF_ROUNDS + 1] * 2
+    assert rounds_of([], rounds=3) == []
+
+
 class Scripted(Bench):
     """Products of 5 us behind a kernel of 2 us; some readings of that kernel alone are disturbed."""
 
@@ -37,9 +43,9 @@ class Scripted(Bench):
     def _ready(self, launches: Any, plan: TimingPlan) -> Any:
         return object(), list(launches)
 
-    def _rounds(self, bodies: Any, counts: Any, rounds: int) -> list[list[float]]:
+    def _rounds(self, bodies: Any, counts: Any, rounds: Any) -> list[list[float]]:
         alone = (lambda: 7.0, self._between_alone)
-        return [[alone[body != "product"]() for _ in range(rounds)] for body in bodies]
+        return [[alone[body != "product"]() for _ in range(own)] for body, own in zip(bodies, rounds, strict=True)]
 
     def _between_alone(self) -> float:
         self.read += 1

@@ -7,7 +7,7 @@ cold    a buffer of twice the L2's size is written before every product; its tim
 
 All sides have the same number of products a graph, but for those that are far behind: a side eight times as slow as the
 fastest gets an eighth of them, so that a race isn't spent on those who can't win it. No graph is shorter than asked.
-Every round times each side once, in an order that rotates.
+Every round times each side once, in an order that rotates; a brief timing has one round for those that are behind.
 Each time is that of the second of two replays in a row, after the L2 was emptied. What other sides leave there, dirty
 lines most of all, stays for hundreds of products where a side streams: on an H200 a time was up to 60 %
 longer, by another side's doing. While the first replay fills the L2 again, the host hands over the second, so that no
@@ -51,6 +51,8 @@ ESTIMATE, LARGE_BYTES = 8, 1 << 27
 """products from which their number in a graph is found; where x and y are so large, one: it may take a second"""
 FAR_BEHIND = 8
 """times slower than the fastest: so many times fewer products a graph"""
+BEHIND = 1.5
+"""times slower than the fastest: one round of a brief timing is enough, for it is not among those that win"""
 
 
 class Bench:
@@ -79,15 +81,19 @@ class Bench:
             )
         with self.among():
             between, bodies = self._ready(launches, plan)
-        counts = (plan.repetitions,) * len(bodies) if plan.repetitions else self._fitting(bodies, plan)
+        counts, rounds_each = (plan.repetitions,) * len(bodies), [plan.rounds] * len(bodies)
+        if not plan.repetitions:
+            about_us = self._estimates(bodies, plan)
+            counts = repetitions(about_us, plan.graph_ms, MOST_COLD if plan.mode == "cold" else MOST)
+            rounds_each = rounds_of(about_us, plan.rounds)
         self.repetitions = counts
         if between is None:
-            return self._rounds(bodies, counts, plan.rounds)
+            return self._rounds(bodies, counts, rounds_each)
         seen = self._between_us.setdefault(plan, []) if plan.rounds <= BRIEF_ROUNDS else []
         copies = max(1, -(-(ENOUGH - len(seen)) // plan.rounds))
         bodies += [functools.partial(_repeat, between)] * copies
         counts += (max(counts),) * copies
-        rounds = self._rounds(bodies, counts, plan.rounds)
+        rounds = self._rounds(bodies, counts, rounds_each + [plan.rounds] * copies)
         for _ in range(copies):
             seen += rounds.pop()
         between_us = median(seen)
@@ -186,12 +192,11 @@ class Bench:
             if swap:
                 x, y = y, x
 
-    def _fitting(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan) -> tuple[int, ...]:
-        """Enough for the fastest side to fill `graph_ms`, and the same for all that are not far behind."""
+    def _estimates(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan) -> list[float]:
+        """About how long a product of each side takes, what stands between included; all in one turn."""
         large = (plan.x_elements + plan.y_elements) * plan.value_bytes >= LARGE_BYTES
-        rounds = self._rounds(bodies, (1 if large else ESTIMATE,) * len(bodies), 2)  # all in one turn
-        most = MOST_COLD if plan.mode == "cold" else MOST
-        return repetitions([max(0.2, min(times)) for times in rounds], plan.graph_ms, most)
+        found = self._rounds(bodies, (1 if large else ESTIMATE,) * len(bodies), [2] * len(bodies))
+        return [max(0.2, min(times)) for times in found]
 
     @functools.cached_property
     def _emptying(self) -> tuple[Buffer, Call, Call]:
@@ -211,9 +216,9 @@ class Bench:
         discard.launch()
 
     def _rounds(
-        self, bodies: Sequence[Callable[[int], None]], counts: Sequence[int], rounds: int
+        self, bodies: Sequence[Callable[[int], None]], counts: Sequence[int], rounds: Sequence[int]
     ) -> list[list[float]]:
-        """Each body captured so many times over; microseconds a repetition, by body and round."""
+        """Each body captured so many times over, for its own number of rounds; microseconds a repetition, by body."""
         times: list[list[float]] = [[] for _ in bodies]
         graphs: list[Graph] = []
         watch = Stopwatch()
@@ -221,10 +226,13 @@ class Bench:
             for body, count in zip(bodies, counts, strict=True):  # nothing runs on the GPU yet
                 graphs.append(Graph(self._stream, functools.partial(body, count)))
             with self.alone():
-                long = [rounds > BRIEF_ROUNDS and self._replayed_ms(graph, watch) >= LONG_MS for graph in graphs]
-                for number in range(rounds):
+                thorough = max(rounds, default=0) > BRIEF_ROUNDS
+                long = [thorough and self._replayed_ms(graph, watch) >= LONG_MS for graph in graphs]
+                for number in range(max(rounds, default=0)):
                     for turn in range(len(graphs)):
                         side = (turn + number) % len(graphs)
+                        if number >= rounds[side]:
+                            continue
                         self.empty_l2()
                         if not long[side]:
                             graphs[side].launch(self._stream)
@@ -247,6 +255,12 @@ def repetitions(estimates_us: Sequence[float], graph_ms: float, most: int) -> tu
     count = max(FEWEST, min(math.ceil(1000 * graph_ms / fastest_us), most))
     behind = (int(math.log(each_us / fastest_us, FAR_BEHIND) + 1e-9) for each_us in estimates_us)
     return tuple(-(-count // FAR_BEHIND**steps) for steps in behind)
+
+
+def rounds_of(estimates_us: Sequence[float], rounds: int) -> list[int]:
+    """Of each side, from about how long a product takes: all of them, or of a brief timing one for who is behind."""
+    most_us = BEHIND * min(estimates_us, default=1.0)
+    return [1 if rounds <= BRIEF_ROUNDS and each_us > most_us else rounds for each_us in estimates_us]
 
 
 def _alone(work: Call, x: int, y: int, stream: int) -> None:

@@ -36,12 +36,12 @@ def plan(pattern: Pattern, problem: Problem, mode: Mode, rounds: int, graph_ms: 
 
 
 def floor_plan(pattern: Pattern, problem: Problem, mode: Mode, again: bool = False) -> TimingPlan:
-    """How the empty kernel is timed: at the next power of two of the sizes, so that a worker which measured it for one
-    matrix has it for others like it (alone on the GPU it takes longer than a program); `again`, at the very sizes.
+    """How the empty kernel is timed: briefly, at the next power of two of the sizes, so that a worker which measured it
+    for one matrix has it for others like it; `again`, longer and at the very sizes.
     """
     if again:
         return plan(pattern, problem, mode, 9, 1.0)
-    asked = plan(pattern, problem, mode, 7, 1.0)
+    asked = plan(pattern, problem, mode, 5, 0.3)
     x, y = (1 << max(0, count - 1).bit_length() for count in (asked.x_elements, asked.y_elements))
     return replace(asked, x_elements=x, y_elements=y)
 

@@ -43,6 +43,8 @@ from sparserl.train.rl.nouns import EXPLORED, OWN, Judged, Prompt, Rollout, Turn
 from sparserl.train.rl.referee import Referee
 
 Reward = Callable[[Judged], float]
+Done = Callable[[Sequence[Rollout]], None]
+"""hears the rollouts of a group that is judged"""
 Look = Callable[[Prompt], Sample]
 """what the encoder reads of a prompt's matrix"""
 
@@ -185,12 +187,13 @@ class Player:
         self.sampler, self.referee, self.reward, self.look = sampler, referee, reward, look
         self.tokenizer, self.config, self._openings = sampler.tokenizer, config, openings
 
-    def play(self, prompts: Sequence[Prompt], seed: int) -> list[Rollout]:
+    def play(self, prompts: Sequence[Prompt], seed: int, done: Done | None = None) -> list[Rollout]:
         """`count` episodes for each prompt, those of a prompt one after the other; the group is the prompt's place.
 
-        A function of the weights, the prompts, the seed and what the referee says.
+        A function of the weights, the prompts, the seed and what the referee says. `done` is told of every group: as it
+        gets done where episodes have one turn, in the end where they have more.
         """
-        return self.finish(self.write(prompts, seed), seed)
+        return self.finish(self.write(prompts, seed), seed, done)
 
     def write(self, prompts: Sequence[Prompt], seed: int) -> list[Episode]:
         """The first program of every episode, not yet judged."""
@@ -209,9 +212,9 @@ class Player:
         self._write(episodes, zlib.crc32(f"{seed} turn 0".encode()))
         return episodes
 
-    def finish(self, episodes: Sequence[Episode], seed: int) -> list[Rollout]:
+    def finish(self, episodes: Sequence[Episode], seed: int, done: Done | None = None) -> list[Rollout]:
         """Judge the programs, and play the turns that are left; in the order given."""
-        self._judge(episodes)
+        self._judge(episodes, done if self.config.turns == 1 else None)
         for turn in range(1, self.config.turns):
             going = [each for each in episodes if self._goes_on(each)]
             if not going:
@@ -220,7 +223,11 @@ class Player:
                 each.give(feedback_ids(each.turns[-1].judged, self.config.modes, self.tokenizer))
             self._write(going, zlib.crc32(f"{seed} turn {turn}".encode()))
             self._judge(going)
-        return [each.rollout for each in episodes]
+        rollouts = [each.rollout for each in episodes]
+        if done is not None and self.config.turns > 1:
+            for _, group in groupby(rollouts, key=lambda each: each.group):
+                done(list(group))
+        return rollouts
 
     def work(self, prompt: Prompt) -> int:
         """Nonzeros times columns of B. What has much of it is judged first: in the end nobody waits for it alone."""
@@ -256,15 +263,16 @@ class Player:
         episode.text = last_text(episode.ids, written.given, self.tokenizer)
         episode.finished = written.finished
 
-    def _judge(self, episodes: Sequence[Episode]) -> None:
+    def _judge(self, episodes: Sequence[Episode], done: Done | None = None) -> None:
         """One turn more for each. The referee sees the texts of a group together."""
         groups = [list(members) for _, members in groupby(episodes, key=lambda each: each.group)]
         groups.sort(key=lambda members: -self.work(members[0].prompt))
         asked = [(members[0].prompt, [each.text for each in members]) for members in groups]
-        answers = dict(self.referee.judge(asked))
-        for at, members in enumerate(groups):
-            for each, judged in zip(members, answers[at], strict=True):
+        for at, verdicts in self.referee.judge(asked):
+            for each, judged in zip(groups[at], verdicts, strict=True):
                 each.turns.append(Turn(each.text, judged, self.reward(judged), each.first, len(each.ids)))
+            if done is not None:
+                done([each.rollout for each in groups[at]])
 
     def _goes_on(self, episode: Episode) -> bool:
         """Whether there is something to gain, and room to write it."""

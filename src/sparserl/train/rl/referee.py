@@ -14,7 +14,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from sparserl.records import Verdict
 from sparserl.train.rl.nouns import Judged, Prompt
@@ -22,7 +22,9 @@ from sparserl.train.rl.referee_local import Counts, LocalReferee, Request
 from sparserl.train.rl.referee_worker import RefereeConfig
 from sparserl.train.rl.remembering import Groups, Remembering
 
-__all__ = ["Counts", "Referee", "RefereeConfig", "Remembering", "open_referee", "retime_all"]
+__all__ = [
+    "Counts", "EagerReferee", "Referee", "RefereeConfig", "Remembering", "Request", "open_referee", "retime_all"
+]  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,17 @@ class Referee(Protocol):
         """By text, longer, side by side with the incumbent and the baseline."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class EagerReferee(Protocol):
+    """One that can begin with winners while other groups are being judged."""
+
+    eager: bool
+    """whether it does"""
+
+    def retime_many(self, requests: Sequence[Request]) -> Iterator[tuple[int, dict[str, Judged]]]:
+        """`retime` of several, as they get done; where `eager`, begun when this returns."""
 
 
 def open_referee(spec: str, config: RefereeConfig | None = None) -> Referee:

@@ -110,6 +110,9 @@ class Counts:
 class LocalReferee:
     """Implements `referee.Referee`. Processes start at once, in the background."""
 
+    eager = True
+    """what is asked for begins at once, whether or not the answers are looked at"""
+
     def __init__(self, config: RefereeConfig, opener: OpenJudge = open_judge) -> None:
         self.config, self._opener = config, opener
         self.counts = Counts()
@@ -185,7 +188,12 @@ class LocalReferee:
     # ---- messages
 
     def _listen(self) -> None:
-        """Wait for messages, or until the time of a silent process has run out."""
+        """Wait for messages, or until the time of a silent process has run out.
+
+        Work is handed out before, not after: who hears that a group is done may have more for the process that has its
+        matrix, such as its winners.
+        """
+        self._hand_out()
         late = min(each.heard + self._patience_s(each) for each in self._crew)
         heard = wait([each.pipe for each in self._crew], max(0.0, late - time.monotonic()))
         for each in list(self._crew):
@@ -201,7 +209,6 @@ class LocalReferee:
                 each.heard = time.monotonic()
             elif time.monotonic() - each.heard > self._patience_s(each):
                 self._bury(each, f"said nothing for {self._patience_s(each):g} s")
-        self._hand_out()
 
     def _patience_s(self, process: _Process) -> float:
         return self.config.silence_s if process.ready else START_S

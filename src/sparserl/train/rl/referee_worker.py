@@ -55,8 +55,8 @@ class RefereeConfig:
     rounds: int = 3
     graph_ms: float = 0.2
     """how long one timed graph lasts in the first look"""
-    retime_rounds: int = 7
-    retime_graph_ms: float = 0.5
+    retime_rounds: int = 5
+    retime_graph_ms: float = 0.3
     """of winners and the baselines beside them: alone on the GPU, so it is what a round waits for most"""
     workers: int = 0
     """processes; 0: one a core, at most 8 on a GPU (a timing has the GPU alone) and 16 on the simulator"""

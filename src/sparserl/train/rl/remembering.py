@@ -44,6 +44,7 @@ class Remembering:
 
     def __init__(self, inner: ManyReferee, config: RefereeConfig) -> None:
         self.inner, self.counts = inner, inner.counts
+        self.eager: bool = getattr(inner, "eager", False)
         self._source = "modelled" if config.device == "sim" else "gpu"
         self._on = config.device == "sim" or config.remember
         self._known: Verdicts = OrderedDict()

@@ -1,7 +1,8 @@
 """The first half of a round: draw prompts, play, judge, time the winners again, remember them. No gradients here.
 
-    the curriculum's prompts → each process plays its share → the fastest of a group are timed again, longer, beside the
-    incumbent (the best program known on that matrix) and the baseline → all processes have all rollouts → archive
+    the curriculum's prompts → each process plays its share → the fastest of a group, once that is judged, are timed
+    again, longer, beside the incumbent (the best program known on that matrix) and the baseline → all processes have
+    all rollouts → archive
 
 The longer timing replaces the brief one and its reward; a winner that is wrong on that second look loses its reward.
 A round is a function of (seed, round, weights, archive, results) and of what the referee says.
@@ -9,7 +10,7 @@ A round is a function of (seed, round, weights, archive, results) and of what th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import log
@@ -25,7 +26,7 @@ from sparserl.train.rl.curriculum import Curriculum, Results
 from sparserl.train.rl.episodes import Player, Reward, log_speedup
 from sparserl.train.rl.explore import Elites, pair_of
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout
-from sparserl.train.rl.referee import retime_all
+from sparserl.train.rl.referee import EagerReferee, Request, retime_all
 from sparserl.train.rules import FAILURE
 from sparserl.train.withheld import withheld_text
 
@@ -82,9 +83,10 @@ def play_round(
     """A whole round, the same in every process; `played` is brought up to date."""
     prompts = curriculum.round(number, played.results)
     mine = crew.share(prompts)
-    own = player.play(mine, seed_of(config.loop.seed, number, crew.rank)) if mine else []
+    retimings = Retimings(player, played.incumbents(), config)
+    own = player.play(mine, seed_of(config.loop.seed, number, crew.rank), retimings.ask) if mine else []
     own = [replace(each, group=crew.rank + crew.count * each.group) for each in own]
-    again = timed_again(own, player, played.incumbents(), config)
+    again = [(crew.rank + crew.count * group, prompt, judged) for group, prompt, judged in retimings.told()]
     brief = sorted(crew.gather(own), key=lambda each: each.group)
     all_again = sorted(crew.gather(again), key=lambda each: each[0])
     longer = {group: judged for group, _, judged in all_again}
@@ -93,19 +95,34 @@ def play_round(
     return Round(rollouts, brief, [(prompt, judged) for _, prompt, judged in all_again])
 
 
-def timed_again(
-    rollouts: Sequence[Rollout], player: Player, incumbents: Mapping[tuple[str, str], str], config: RLConfig
-) -> list[tuple[int, Prompt, dict[str, Judged]]]:
-    """(group, prompt, longer timings by text) of each group's fastest programs and the incumbent."""
-    asked = []
-    for group, members in groupby(rollouts, key=lambda each: each.group):
-        own = list(members)
-        if texts := _fastest(own, config):
-            asked.append((group, own[0].prompt, texts))
-    asked.sort(key=lambda each: -player.work(each[1]))
-    requests = [(prompt, texts, incumbents.get(pair_of(prompt))) for _, prompt, texts in asked]
-    found = dict(retime_all(player.referee, requests))
-    return [(group, prompt, found[place]) for place, (group, prompt, _) in enumerate(asked)]
+class Retimings:
+    """The longer timings of a round: each group's fastest programs beside the incumbent.
+
+    `ask` hears of a group that is judged; where the referee can, they begin at once, by the process that has the matrix
+    and the baseline there already. `told` waits for them.
+    """
+
+    def __init__(self, player: Player, incumbents: Mapping[tuple[str, str], str], config: RLConfig) -> None:
+        self._player, self._incumbents, self._config = player, incumbents, config
+        self._asked: list[tuple[int, Request]] = []
+        self._begun: list[Iterator[tuple[int, dict[str, Judged]]]] = []
+
+    def ask(self, members: Sequence[Rollout]) -> None:
+        if texts := _fastest(members, self._config):
+            prompt, referee = members[0].prompt, self._player.referee
+            request = (prompt, texts, self._incumbents.get(pair_of(prompt)))
+            self._asked.append((members[0].group, request))
+            if isinstance(referee, EagerReferee) and referee.eager:
+                self._begun.append(referee.retime_many([request]))
+
+    def told(self) -> list[tuple[int, Prompt, dict[str, Judged]]]:
+        """(group, prompt, longer timings by text)."""
+        if not self._begun:
+            self._asked.sort(key=lambda each: -self._player.work(each[1][0]))
+            found = dict(retime_all(self._player.referee, [request for _, request in self._asked]))
+        else:
+            found = {place: next(answers)[1] for place, answers in enumerate(self._begun)}
+        return [(group, request[0], found[place]) for place, (group, request) in enumerate(self._asked)]
 
 
 def _fastest(members: Sequence[Rollout], config: RLConfig) -> list[str]:
