@@ -10,12 +10,12 @@ Programs that are judged together (eight on a GPU, or all of a race) are shown t
 million nonzeros a set takes longer than all that a GPU does with it. What a program is shown after it was timed, with a
 value and an entry of x changed, is changed for it alone, so a result that another one left behind is wrong there.
 
-Large problems (nonzeros times columns of B from 2 M on) draw a pool of eight sets once a case (six from 128 M on) and
-pick from it at random for every check, because there the reference costs many times what the kernel does. A program
-has no memory between checks that the judge doesn't poison, so it can't learn the pool. Training, where one matrix
-judges hundreds of programs, does so with small problems too (`pooled`); what is reported is verified without. From
-128 M on, and in training, a set also looks at a quarter of the columns of C only: which quarter goes by its kind, so
-that every program is seen in all of them; which columns are in it is drawn once a case.
+Large problems (nonzeros times columns of B from 2 M on) draw a pool of eight sets once a case (six from 128 M on, and
+in training) and pick from it at random for every check, because there the reference costs many times what the kernel
+does. A program has no memory between checks that the judge doesn't poison, so it can't learn the pool. Training, where
+one matrix judges hundreds of programs, does so with small problems too (`pooled`); what is reported is verified
+without. From 128 M on, and in training, a set also looks at a quarter of the columns of C only: which quarter goes by
+its kind, so that every program is seen in all of them; which columns are in it is drawn once a case.
 
 Not covered: the matrix's own values. A kernel never sees them here; what holds for arbitrary values holds for them.
 """
@@ -67,7 +67,7 @@ class ValueSet:
     """One check: what goes in (storage type, memory order) and what must come out (float64, (rows, n))."""
 
     key: str
-    """names a set that is drawn once and used again; empty for a fresh one"""
+    """names a set that is drawn once and used again, and is no other set's; empty for a fresh one"""
     values: Array
     """storage type, (nonzeros)"""
     x: Array
@@ -91,10 +91,15 @@ class ValueSet:
 class Reference:
     """Draws sets for one pattern and one problem."""
 
-    def __init__(self, pattern: Pattern, problem: Problem, seed: int | None = None, pooled: bool = False) -> None:
-        """`pooled`: pick from a pool for a small problem too."""
+    def __init__(
+        self, pattern: Pattern, problem: Problem, seed: int | None = None, pooled: bool = False,
+        quartered: bool = False,
+    ) -> None:  # fmt: skip
+        """`pooled`: pick from a pool for a small problem too. It, and `quartered`: a set looks at a quarter of C."""
         self.pattern, self.problem = pattern, problem
         self._random = np.random.default_rng(seed)
+        self._name = f"{next(_numbered)} "
+        """tells its sets from those of others that the worker may have for the same case"""
         self._pool: dict[str, ValueSet] = {}
         self._together: dict[tuple[str, str], ValueSet] | None = None
         self._scale: float | None = None
@@ -102,10 +107,10 @@ class Reference:
         self.product = Product(pattern, problem.columns)
         work = pattern.nonzeros * problem.columns
         self.fresh = work < FRESH_BELOW and not pooled
-        fewer = int(work >= HUGE)
+        fewer = int(work >= HUGE or ((pooled or quartered) and work >= FRESH_BELOW))
         self._sets = {"wide": 3 - fewer, "narrow": 2 - fewer, "isolation": 1, "timed": 1, "fed": 1}
-        shared = (fewer or pooled) and problem.columns >= 16
-        self._quarters = np.array_split(self._random.permutation(problem.columns), 4) if shared else None
+        in_parts = (fewer or pooled or quartered) and problem.columns >= 16
+        self._quarters = np.array_split(self._random.permutation(problem.columns), 4) if in_parts else None
         self.bounded_steps = CHAIN_STEPS if self.fresh else FEW_STEPS
         """dependent products of which the end is known within a bound: three products of the reference each"""
         self.chains: dict[str, tuple[Array, Array]] = {}
@@ -122,7 +127,7 @@ class Reference:
         """
         if self.fresh:
             return self._shared(kind, place, lambda: self._make(kind, "", place))
-        key = f"{kind}{self._random.integers(self._sets[kind])}"
+        key = f"{self._name}{kind}{self._random.integers(self._sets[kind])}"
         if key not in self._pool:
             self._pool[key] = self._make(kind, key)
         return self._pool[key]
@@ -137,7 +142,7 @@ class Reference:
         row_sums: |A| has row sums of at most 1, so that rounding errors don't grow either; otherwise the values are
         scaled so that x keeps its size, which makes a product with the wrong x stand out more.
         """
-        name = "chain by row sums" if row_sums else "chain"
+        name = self._name + ("chain by row sums" if row_sums else "chain")
         if self.fresh:
             return self._shared("chain", name, lambda: self._make_chain(row_sums, ""))
         if name not in self._pool:

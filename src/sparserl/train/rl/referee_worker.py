@@ -5,7 +5,8 @@ end of a pipe. Whatever goes wrong here beyond a program's own failure ends the 
 
 On the simulator every text has a case of its own, seeded by the prompt: what is said of it is a function of prompt and
 text alone, whatever was judged before. On a GPU the texts of a group share a case whose numbers nobody can know; they
-are checked with numbers from a pool, and what is timed again with fresh ones and on a twin of the matrix.
+are checked with numbers from a pool, and what is timed again with others, fresh ones of a small matrix, and there on a
+twin of it too.
 
 Not covered: a baseline of several processes. Each process measures its own, so that times of one process compare.
 """
@@ -39,6 +40,8 @@ from sparserl.train.rl.nouns import Judged, Prompt, prompt_key, raced_texts
 Device = Literal["cuda", "sim"]
 PLACES = {"cuda": 8, "sim": 16}
 """processes at most by default: on one GPU more than this wait for each other's timings"""
+LARGE_THREADS = 4
+"""that the numbers of a large matrix are made with, whatever the others do: a round waits for its slowest group"""
 BASELINE_FINALISTS = 2
 """variants a mode that are raced again beside winners"""
 REASON = 400
@@ -272,7 +275,7 @@ def _strictly(case: Case, held: _Open) -> Iterator[None]:
         yield
         return
     pooled = case.reference
-    case.reference = held.strict = held.strict or Reference(case.pattern, case.problem)
+    case.reference = held.strict = held.strict or Reference(case.pattern, case.problem, quartered=True)
     try:
         yield
     finally:
@@ -304,7 +307,7 @@ def serve(descriptor: int) -> None:
     config, opener = pipe.recv()
     if config.gpu:
         os.environ["CUDA_VISIBLE_DEVICES"] = config.gpu  # before anything looks for a device
-    product.Share.threads = config.compilers
+    product.Share.threads = max(LARGE_THREADS, config.compilers)
     try:
         judges = GroupJudge(config, opener(config))
     except BackendError as error:
