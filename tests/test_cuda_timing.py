@@ -43,7 +43,7 @@ class Scripted(Bench):
     def _ready(self, launches: Any, plan: TimingPlan) -> Any:
         return object(), list(launches)
 
-    def _rounds(self, bodies: Any, counts: Any, rounds: Any) -> list[list[float]]:
+    def _rounds(self, bodies: Any, counts: Any, rounds: Any, held: Any = None) -> list[list[float]]:
         alone = (lambda: 7.0, self._between_alone)
         return [[alone[body != "product"]() for _ in range(own)] for body, own in zip(bodies, rounds, strict=True)]
 

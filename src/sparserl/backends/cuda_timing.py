@@ -49,6 +49,8 @@ ENOUGH = 5
 matrices had programs that took no time at all"""
 ESTIMATE, LARGE_BYTES = 8, 1 << 27
 """products from which their number in a graph is found; where x and y are so large, one: it may take a second"""
+LOOKS_AMONG = 3
+"""at that number where others work on the GPU meanwhile"""
 FAR_BEHIND = 8
 """times slower than the fastest: so many times fewer products a graph"""
 BEHIND = 1.5
@@ -193,9 +195,14 @@ class Bench:
                 x, y = y, x
 
     def _estimates(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan) -> list[float]:
-        """About how long a product of each side takes, what stands between included; all in one turn."""
+        """About how long a product of each side takes, what stands between included.
+
+        For a brief timing among others, the least of a few looks: a turn alone costs everybody more than it is worth.
+        """
         large = (plan.x_elements + plan.y_elements) * plan.value_bytes >= LARGE_BYTES
-        found = self._rounds(bodies, (1 if large else ESTIMATE,) * len(bodies), [2] * len(bodies))
+        brief = plan.rounds <= BRIEF_ROUNDS
+        counts, looks = (1 if large else ESTIMATE,) * len(bodies), [LOOKS_AMONG if brief else 2] * len(bodies)
+        found = self._rounds(bodies, counts, looks, self.among if brief else self.alone)
         return [max(0.2, min(times)) for times in found]
 
     @functools.cached_property
@@ -216,8 +223,9 @@ class Bench:
         discard.launch()
 
     def _rounds(
-        self, bodies: Sequence[Callable[[int], None]], counts: Sequence[int], rounds: Sequence[int]
-    ) -> list[list[float]]:
+        self, bodies: Sequence[Callable[[int], None]], counts: Sequence[int], rounds: Sequence[int],
+        held: Held | None = None,
+    ) -> list[list[float]]:  # fmt: skip
         """Each body captured so many times over, for its own number of rounds; microseconds a repetition, by body."""
         times: list[list[float]] = [[] for _ in bodies]
         graphs: list[Graph] = []
@@ -225,7 +233,7 @@ class Bench:
         try:
             for body, count in zip(bodies, counts, strict=True):  # nothing runs on the GPU yet
                 graphs.append(Graph(self._stream, functools.partial(body, count)))
-            with self.alone():
+            with (held or self.alone)():
                 thorough = max(rounds, default=0) > BRIEF_ROUNDS
                 long = [thorough and self._replayed_ms(graph, watch) >= LONG_MS for graph in graphs]
                 for number in range(max(rounds, default=0)):

@@ -91,11 +91,8 @@ class ValueSet:
 class Reference:
     """Draws sets for one pattern and one problem."""
 
-    def __init__(
-        self, pattern: Pattern, problem: Problem, seed: int | None = None, pooled: bool = False,
-        quartered: bool = False,
-    ) -> None:  # fmt: skip
-        """`pooled`: pick from a pool for a small problem too. It, and `quartered`: a set looks at a quarter of C."""
+    def __init__(self, pattern: Pattern, problem: Problem, seed: int | None = None, pooled: bool = False) -> None:
+        """`pooled`: pick from a pool for a small problem too."""
         self.pattern, self.problem = pattern, problem
         self._random = np.random.default_rng(seed)
         self._name = f"{next(_numbered)} "
@@ -107,9 +104,9 @@ class Reference:
         self.product = Product(pattern, problem.columns)
         work = pattern.nonzeros * problem.columns
         self.fresh = work < FRESH_BELOW and not pooled
-        fewer = int(work >= HUGE or ((pooled or quartered) and work >= FRESH_BELOW))
+        fewer = int(work >= (FRESH_BELOW if pooled else HUGE))
         self._sets = {"wide": 3 - fewer, "narrow": 2 - fewer, "isolation": 1, "timed": 1, "fed": 1}
-        in_parts = (fewer or pooled or quartered) and problem.columns >= 16
+        in_parts = (fewer or pooled) and problem.columns >= 16
         self._quarters = np.array_split(self._random.permutation(problem.columns), 4) if in_parts else None
         self.bounded_steps = CHAIN_STEPS if self.fresh else FEW_STEPS
         """dependent products of which the end is known within a bound: three products of the reference each"""

@@ -41,7 +41,7 @@ def floor_plan(pattern: Pattern, problem: Problem, mode: Mode, again: bool = Fal
     """
     if again:
         return plan(pattern, problem, mode, 9, 1.0)
-    asked = plan(pattern, problem, mode, 5, 0.3)
+    asked = plan(pattern, problem, mode, 3, 0.5)
     x, y = (1 << max(0, count - 1).bit_length() for count in (asked.x_elements, asked.y_elements))
     return replace(asked, x_elements=x, y_elements=y)
 

@@ -30,7 +30,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 log = logging.getLogger(__name__)
-OPEN_S, LOOK_S = 0.04, 0.002
+OPEN_S, LOOK_S = 0.15, 0.002
 """how long the gate stays open after a timing, and how often who waits looks whether everybody has left before"""
 
 

@@ -5,8 +5,8 @@ end of a pipe. Whatever goes wrong here beyond a program's own failure ends the 
 
 On the simulator every text has a case of its own, seeded by the prompt: what is said of it is a function of prompt and
 text alone, whatever was judged before. On a GPU the texts of a group share a case whose numbers nobody can know; they
-are checked with numbers from a pool, and what is timed again with others, fresh ones of a small matrix, and there on a
-twin of it too.
+are checked with numbers from a pool, and what is timed again, of all but large matrices, with fresh ones and on a twin
+of the matrix.
 
 Not covered: a baseline of several processes. Each process measures its own, so that times of one process compare.
 """
@@ -28,7 +28,7 @@ from sparserl.errors import BackendError, SparseRLError
 from sparserl.judge import plain, product
 from sparserl.judge.case import Race
 from sparserl.judge.evaluate import Case, Judge
-from sparserl.judge.reference import Reference
+from sparserl.judge.reference import FRESH_BELOW, Reference
 from sparserl.lifetime import leave_with
 from sparserl.matrix import Pattern
 from sparserl.phases import phase
@@ -270,12 +270,15 @@ class GroupJudge:
 
 @contextmanager
 def _strictly(case: Case, held: _Open) -> Iterator[None]:
-    """Checks of a pooled case draw fresh numbers for a while, and there is a twin: winners are imitated."""
-    if case is not held.case:
+    """Checks of a pooled case draw fresh numbers for a while, and there is a twin: winners are imitated.
+
+    Not of a large one: nobody draws fresh numbers for those, and another pool takes longer than all else.
+    """
+    if case is not held.case or held.products >= FRESH_BELOW:
         yield
         return
     pooled = case.reference
-    case.reference = held.strict = held.strict or Reference(case.pattern, case.problem, quartered=True)
+    case.reference = held.strict = held.strict or Reference(case.pattern, case.problem)
     try:
         yield
     finally:
