@@ -21,7 +21,7 @@ from sparserl.policy.tokenizer import Tokenizer
 from sparserl.recipes import space
 from sparserl.records import Problem, Verdict
 from sparserl.train.collected import CollectedCase, Collection, Measurement, ProgramText
-from sparserl.train.rl.episodes import PlayConfig, Player, episode_reward, feedback, feedback_ids, log_speedup
+from sparserl.train.rl.episodes import Episode, PlayConfig, Player, episode_reward, feedback, feedback_ids, log_speedup
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout
 from sparserl.train.rl.objective import imitation
 from sparserl.train.rl.turn_pairs import PairRules, encode_pairs, find_pairs, imitation_batch
@@ -177,9 +177,9 @@ def test_one_turn_is_the_default(policy: Policy) -> None:
 
 
 def test_what_takes_longest_is_judged_first_and_everybody_has_its_own_verdict(policy: Policy) -> None:
-    """By nonzeros times columns of B: the second prompt, then the third, then the first."""
+    """By sizes times columns of B: the second prompt, then the third, then the first."""
     prompts = [*PROMPTS, replace(PROMPTS[0], case="case 2", problem=Problem(op="spmm", columns=4))]
-    sizes = {"case 0": 10, "case 1": 1000, "case 2": 100}
+    sizes = {"case 0": 10, "case 1": 9000, "case 2": 1000}
     order: list[str] = []
 
     class ByPrompt(Table):
@@ -195,7 +195,33 @@ def test_what_takes_longest_is_judged_first_and_everybody_has_its_own_verdict(po
     rollouts = player.play(prompts, 0)
     assert order == ["case 1", "case 2", "case 0"]
     assert [each.group for each in rollouts] == [0, 0, 1, 1, 2, 2]
-    assert [each.turns[0].judged.times_us["solver"] for each in rollouts] == [10, 10, 1000, 1000, 100, 100]
+    assert [each.turns[0].judged.times_us["solver"] for each in rollouts] == [10, 10, 9000, 9000, 1000, 1000]
+
+
+@pytest.mark.parametrize(
+    ("rows", "parts"), [(100, [7]), (4_000_000, [4, 3]), (9_000_000, [3, 3, 1]), (10**9, [3, 3, 1])]
+)
+def test_a_group_that_would_hold_everybody_up_is_judged_in_parts(policy: Policy, rows: int, parts: list[int]) -> None:
+    """Seven episodes, three texts: those that wrote the same stay together, and the group is done when all parts are."""
+    texts = [f"text {at % 3}" for at in range(7)]
+    known = {text: right(10.0 + at) for at, text in enumerate(dict.fromkeys(texts))}
+    seen: list[list[str]] = []
+
+    class Noting(Table):
+        def judge(self, groups: Sequence[tuple[Prompt, Sequence[str]]]) -> Iterator[tuple[int, list[Judged]]]:
+            seen.extend(list(own) for _, own in groups)
+            yield from super().judge(groups)
+
+    done: list[list[str]] = []
+    player = Player(
+        Scripted(policy, SHORT), Noting(known), reward, lambda _: replace(SEEN, rows=rows), PlayConfig(count=7)
+    )
+    written = [Episode(PROMPTS[0], 0, [1], [0.0], [False], text=text) for text in texts]
+    rollouts = player.finish(written, 0, lambda group: done.append([each.turns[0].text for each in group]))
+    assert sorted((len(part) for part in seen), reverse=True) == parts
+    assert len({text for part in seen for text in set(part)}) == sum(len(set(part)) for part in seen) == 3
+    assert [each.turns[0].text for each in rollouts] == texts and done == [texts]
+    assert all(each.turns[0].judged == known[each.turns[0].text] for each in rollouts)
 
 
 def test_a_program_near_the_floor_is_not_written_again(policy: Policy) -> None:

@@ -183,6 +183,36 @@ def test_winners_are_timed_again_beside_the_incumbent_and_the_baseline(sim: Reme
     assert sim.retime(two, [WIDER], None) == found[1]
 
 
+def test_winners_that_are_asked_for_at_once_come_before_other_groups() -> None:
+    """The one process has their matrix; asked for later, they would come when it is gone."""
+    one, two = prompts()
+    with closing(LocalReferee(RefereeConfig(workers=1))) as referee:
+        assert referee.eager
+        groups = referee.judge([(one, [WIDER]), (two, [WIDER])])
+        assert next(groups)[0] == 0
+        winners = referee.retime_many([(one, [WIDER], None)])
+        assert [each.job.retime for each in referee._waiting] == [False], "the process is at the winners"
+        assert next(groups)[0] == 1
+        ((_, said),) = winners
+        assert said[WIDER].retimed
+
+
+def test_a_group_in_parts_is_shared_out_while_nobody_who_knows_the_matrix_is_free() -> None:
+    one, two = prompts()
+    with closing(LocalReferee(RefereeConfig(workers=2))) as referee:
+        list(referee.judge([(one, ["rubbish"]), (two, ["rubbish"])]))  # both are ready
+        first, second = referee._crew
+        first.prompts, second.prompts = {prompt_key(one)}, {prompt_key(two)}
+        found = referee.judge([(one, [WIDER]), (one, [PLAIN]), (two, [WIDER])])
+        assert first.task is not None and second.task is not None
+        assert [first.task.place, second.task.place] == [0, 2], "each takes what it knows"
+        assert sorted(place for place, _ in found) == [0, 1, 2]
+        first.prompts = second.prompts = set()
+        found = referee.judge([(one, [WIDER]), (one, [PLAIN]), (two, [WIDER])])
+        assert [each.task.place for each in referee._crew if each.task is not None] == [0, 1], "the next part at once"
+        assert sorted(place for place, _ in found) == [0, 1, 2]
+
+
 @pytest.mark.parametrize("device", ["sim", "cuda"])
 def test_a_program_that_ends_its_process_costs_itself_alone(device: Any) -> None:
     """As 'cuda' the whole group is judged in one call, and the culprit has to be found."""

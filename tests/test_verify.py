@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from sparserl.judge.reference import AFTER, FRESH_BELOW, SHARED, Reference, as_rows
+from sparserl.judge.reference import AFTER, FEW_COLUMNS, FRESH_BELOW, LOOKED_AT, SHARED, Reference, as_rows
 from sparserl.judge.verify import allowance, compare, compare_chain
 from sparserl.matrix import Pattern
 from sparserl.records import DType, Problem
@@ -122,6 +122,15 @@ def test_sets_are_fresh_below_the_limit_and_pooled_above():
     assert 2 <= len(keys) <= 6 and "" not in keys
     asked = Reference(pattern_of(), problem, pooled=True)
     assert 2 <= len({asked.draw("wide").key for _ in range(40)}) <= 3
+
+
+def test_in_training_a_set_looks_at_fewer_columns_where_there_are_many_rows():
+    problem = Problem("spmm", columns=64)
+    for rows, looked_at in ((100, 16), (LOOKED_AT // 8, 8), (LOOKED_AT, FEW_COLUMNS)):
+        pattern = Pattern(rows, 4, np.arange(rows + 1, dtype=np.int32), np.zeros(rows, np.int32))
+        columns = Reference(pattern, problem, pooled=True).draw("narrow").columns
+        assert columns is not None and len(columns) == looked_at
+        assert Reference(pattern, problem).draw("narrow").columns is None
 
 
 def test_what_is_judged_together_is_shown_the_same_sets_and_nothing_of_before():

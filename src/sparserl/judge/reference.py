@@ -15,7 +15,8 @@ in training) and pick from it at random for every check, because there the refer
 does. A program has no memory between checks that the judge doesn't poison, so it can't learn the pool. Training, where
 one matrix judges hundreds of programs, does so with small problems too (`pooled`); what is reported is verified
 without. From 128 M on, and in training, a set also looks at a quarter of the columns of C only: which quarter goes by
-its kind, so that every program is seen in all of them; which columns are in it is drawn once a case.
+its kind, so that every program is seen in all of them; which columns are in it is drawn once a case. In training it
+is fewer columns yet of a C with many rows, so that a program that spoils a single column may pass there.
 
 Not covered: the matrix's own values. A kernel never sees them here; what holds for arbitrary values holds for them.
 """
@@ -45,6 +46,8 @@ HUGE = 1 << 27
 """nonzeros times columns from which the pool is smaller"""
 QUARTER: dict[Kind, int] = {"narrow": 0, "wide": 1, "isolation": 2, "timed": 3, "fed": 0}
 """of the columns of C, where a set doesn't look at all of them"""
+LOOKED_AT, FEW_COLUMNS = 1 << 19, 4
+"""in training a set looks at about so many results of a wide product, and at no fewer columns than that"""
 FEW_ROWS = 256
 """rows that are multiplied again one by one, rather than all of them at once"""
 CHAIN_STEPS = 20
@@ -106,8 +109,11 @@ class Reference:
         self.fresh = work < FRESH_BELOW and not pooled
         fewer = int(work >= (FRESH_BELOW if pooled else HUGE))
         self._sets = {"wide": 3 - fewer, "narrow": 2 - fewer, "isolation": 1, "timed": 1, "fed": 1}
-        in_parts = (fewer or pooled) and problem.columns >= 16
-        self._quarters = np.array_split(self._random.permutation(problem.columns), 4) if in_parts else None
+        self._quarters: list[Array] | None = None
+        if (fewer or pooled) and problem.columns >= 16:
+            quarters = np.array_split(self._random.permutation(problem.columns), 4)
+            most = max(FEW_COLUMNS, LOOKED_AT // max(1, pattern.rows)) if pooled else problem.columns
+            self._quarters = [quarter[:most] for quarter in quarters]
         self.bounded_steps = CHAIN_STEPS if self.fresh else FEW_STEPS
         """dependent products of which the end is known within a bound: three products of the reference each"""
         self.chains: dict[str, tuple[Array, Array]] = {}

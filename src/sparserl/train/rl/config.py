@@ -44,6 +44,9 @@ class RLConfig:
     """that go through the model at one time, padding counted; a step adds up as many of these as it needs"""
     noise: float = 0.03
     """advantages are not divided by a standard deviation below this: the measured noise of a brief timing, as a log"""
+    most_blame: float = 1.0
+    """advantages of whole rollouts (GRPO) are cut at minus this: one that fails among many that don't stands several
+    standard deviations below them, and would push at every token that it shares with them"""
     gamma: float = 1.0
     lam: float = 1.0
     """of generalised advantage estimation (PPO); the reward comes with the last token, a thousand after the layout was
@@ -77,7 +80,7 @@ class RLConfig:
     weights: RewardWeights = field(default_factory=RewardWeights)
     coefficients: Coefficients = field(default_factory=Coefficients)
     loop: LoopConfig = field(
-        default_factory=lambda: LoopConfig(learning_rate=4e-5, warmup=20, final=0.3, weight_decay=0.0)
+        default_factory=lambda: LoopConfig(learning_rate=3e-5, warmup=60, final=0.3, weight_decay=0.0)
     )
     """optimiser and schedule; the cosine is over rounds, the warm-up over optimiser steps"""
 
@@ -103,6 +106,8 @@ class RLConfig:
                 "Reinforcement learning needs 'gamma' in (0, 1], 'lam' in [0, 1], 'kl_stop' and 'value_rate' above 0. "
                 f"Got {self.gamma}, {self.lam}, {self.kl_stop} and {self.value_rate}."
             )
+        if not self.most_blame > 0:
+            raise SparseRLError(f"The 'most_blame' of reinforcement learning must be above 0. Got {self.most_blame}.")
         if not 0 <= self.mean_share <= 1:
             raise SparseRLError(f"The 'mean_share' of reinforcement learning must be in [0, 1]. Got {self.mean_share}.")
         self._check_group()

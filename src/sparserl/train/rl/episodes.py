@@ -14,6 +14,7 @@ Not covered: turns that continue in a running batch (the earlier turns are read 
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import groupby
@@ -21,6 +22,7 @@ from math import exp, log
 from typing import Protocol
 
 from sparserl.errors import SparseRLError
+from sparserl.judge.reference import FEW_COLUMNS
 from sparserl.judge.reward import mean_speedup
 from sparserl.policy.encoder import collate
 from sparserl.policy.feedback import (
@@ -47,6 +49,10 @@ Done = Callable[[Sequence[Rollout]], None]
 """hears the rollouts of a group that is judged"""
 Look = Callable[[Prompt], Sample]
 """what the encoder reads of a prompt's matrix"""
+
+
+PART_RESULTS, MOST_PARTS = 20_000_000, 8
+"""results of all programs of a group that one process is asked to look at, and the most processes that share them"""
 
 
 # ---- what was judged, in one line
@@ -230,8 +236,9 @@ class Player:
         return rollouts
 
     def work(self, prompt: Prompt) -> int:
-        """Nonzeros times columns of B. What has much of it is judged first: in the end nobody waits for it alone."""
-        return self.look(prompt).nonzeros * prompt.problem.columns
+        """Of a product. What has much of it is judged first: in the end nobody waits for it alone."""
+        sample = self.look(prompt)
+        return (sample.nonzeros + sample.rows + sample.columns) * prompt.problem.columns
 
     # ---- one turn
 
@@ -267,12 +274,28 @@ class Player:
         """One turn more for each. The referee sees the texts of a group together."""
         groups = [list(members) for _, members in groupby(episodes, key=lambda each: each.group)]
         groups.sort(key=lambda members: -self.work(members[0].prompt))
-        asked = [(members[0].prompt, [each.text for each in members]) for members in groups]
-        for at, verdicts in self.referee.judge(asked):
-            for each, judged in zip(groups[at], verdicts, strict=True):
+        owners = [(at, part) for at, members in enumerate(groups) for part in self._parts(members)]
+        left = Counter(at for at, _ in owners)
+        asked = [(part[0].prompt, [each.text for each in part]) for _, part in owners]
+        for which, verdicts in self.referee.judge(asked):
+            at, part = owners[which]
+            for each, judged in zip(part, verdicts, strict=True):
                 each.turns.append(Turn(each.text, judged, self.reward(judged), each.first, len(each.ids)))
-            if done is not None:
+            left[at] -= 1
+            if done is not None and not left[at]:
                 done([each.rollout for each in groups[at]])
+
+    def _parts(self, members: Sequence[Episode]) -> list[list[Episode]]:
+        """A group, or a few parts of it where it would keep one process busy for longer than all others.
+
+        Those that wrote the same are in one part.
+        """
+        texts = list(dict.fromkeys(each.text for each in members))
+        prompt, sample = members[0].prompt, self.look(members[0].prompt)
+        results = len(texts) * sample.rows * min(prompt.problem.columns, FEW_COLUMNS)
+        count = max(1, min(MOST_PARTS, -(-results // PART_RESULTS), len(texts)))
+        part_of = {text: place * count // len(texts) for place, text in enumerate(texts)}
+        return [[each for each in members if part_of[each.text] == part] for part in range(count)]
 
     def _goes_on(self, episode: Episode) -> bool:
         """Whether there is something to gain, and room to write it."""

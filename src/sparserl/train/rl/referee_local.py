@@ -179,8 +179,10 @@ class LocalReferee:
                 each.pipe.send(task.job)
 
     def _next_for(self, process: _Process) -> _Task:
-        """One whose prompt the process knows, else one that nobody knows, else the last in the queue."""
-        elsewhere = set().union(*(each.prompts for each in self._crew if each is not process))
+        """One whose prompt the process knows, else one that nobody knows who is free, else the last in the queue."""
+        others = [each for each in self._crew if each is not process]
+        busy = {each.task.key for each in others if each.task is not None}
+        elsewhere = set().union(*(each.prompts for each in others)) - busy
         own = (task for task in self._waiting if task.key in process.prompts)
         new = (task for task in self._waiting if task.key not in elsewhere)
         return next(own, None) or next(new, None) or self._waiting[-1]

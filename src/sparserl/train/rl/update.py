@@ -74,7 +74,7 @@ def scores_of(rollouts: Sequence[Rollout], config: RLConfig) -> Array:
             best = gains if config.algorithm == "ppo" else standardised(gains, config.noise)
             whole = (1 - config.mean_share) * best + config.mean_share * whole
         scores[places] = whole
-    return scores
+    return scores if config.algorithm == "ppo" else scores.clip(min=-config.most_blame)
 
 
 def _relative(group: Sequence[Rollout], rewards: Array, config: RLConfig) -> Array:
