@@ -200,7 +200,8 @@ def test_winners_that_are_asked_for_at_once_come_before_other_groups() -> None:
 def test_a_group_in_parts_is_shared_out_while_nobody_who_knows_the_matrix_is_free() -> None:
     one, two = prompts()
     with closing(LocalReferee(RefereeConfig(workers=2))) as referee:
-        list(referee.judge([(one, ["rubbish"]), (two, ["rubbish"])]))  # both are ready
+        while not all(each.ready for each in referee._crew):
+            referee._listen()
         first, second = referee._crew
         first.prompts, second.prompts = {prompt_key(one)}, {prompt_key(two)}
         found = referee.judge([(one, [WIDER]), (one, [PLAIN]), (two, [WIDER])])
