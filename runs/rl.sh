@@ -8,7 +8,7 @@
 # --collection  what `sparserl train collect` wrote: admitted layouts, and the best known of each matrix
 # --reference   the reference search to be held against, such as results/reference
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
-# STAGE         rl      120 rounds of 64 matrices and 16 programs: 122 880 judged rollouts
+# STAGE         rl      120 rounds of 32 matrices and 32 programs: 122 880 judged rollouts
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
 #               beyond  new programs against the best recipes: on these 200 and, within 16 samples, on the unseen ones
@@ -32,7 +32,7 @@ done
 ((${#stages[@]})) || stages=(rl eval climb beyond ship)
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
-rounds=${ROUNDS:-120} prompts=${PROMPTS:-64} group=${GROUP:-16} count=${COUNT:-200} device=${DEVICE:-cuda}
+rounds=${ROUNDS:-120} prompts=${PROMPTS:-32} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
 mkdir -p "$out"
 start=$weights
 [[ ! -d $weights/policy ]] || start=$weights/policy
@@ -40,7 +40,7 @@ start=$weights
 rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
-        --group "$group" --mean-share 0.3 --samples "$out/samples.npz" --device "$device" --budget "$budget" --resume \
+        --group "$group" --mean-share 0.5 --samples "$out/samples.npz" --device "$device" --budget "$budget" --resume \
         --frozen "${matrices[@]}" "${collection[@]}"
 }
 evaluate() {

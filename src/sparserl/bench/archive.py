@@ -1,7 +1,8 @@
 """Records on disk: `NAME.jsonl` while they are being written, `NAME.jsonl.zst` once they are put away.
 
 `read` takes either, or both: what was put away comes first, what was measured since follows, and of two records of the
-same thing the later one counts. `pack` puts away, searches and collections with the digits that they are worth.
+same thing the later one counts. `pack` puts away, searches and collections with the digits that they are worth and as
+columns (`columns`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from sparserl.bench import columns
 from sparserl.errors import StoreError
 from sparserl.store import append_jsonl, read_jsonl, write_atomic
 
@@ -33,7 +35,8 @@ EVALUATED = ("measured", "programs", "written-*")
 """an evaluation's, of which every record is kept as it is"""
 LEVEL = 19
 DIGITS = {"explored": 4, "measured": 4}
-"""significant ones of the numbers of searches and collections, which are known to a percent; others keep theirs"""
+"""significant ones of the numbers of searches and collections, which are known to a percent; others keep theirs. These
+are the large ones, and put away as columns."""
 
 
 def sha(text: str) -> str:
@@ -56,8 +59,9 @@ def pack_evaluation(out: Path, level: int = LEVEL) -> list[Path]:
     return written
 
 
-def put_away(plain: Path, records: Iterable[Mapping[str, Any]], level: int = LEVEL) -> Path:
+def put_away(plain: Path, records: Iterable[Mapping[str, Any]], level: int = LEVEL, as_columns: bool = False) -> Path:
     """These records, compressed, in place of a file; returns where they are."""
+    records = columns.to_lines(records) if as_columns else records
     lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in records)
     away = plain.with_name(plain.name + ".zst")
     write_atomic(away, _zstandard(plain).ZstdCompressor(level=level).compress("".join(lines).encode()))
@@ -89,7 +93,8 @@ def pack(out: Path, level: int = LEVEL) -> list[Path]:
         plain = _plain(out, name)
         if not plain.exists():
             continue
-        written.append(put_away(plain, (_rounded(each, DIGITS.get(name)) for each in read(out, name)), level))
+        rounded = (_rounded(each, DIGITS.get(name)) for each in read(out, name))
+        written.append(put_away(plain, rounded, level, name in DIGITS))
     if not written and not any(_away(out, name).exists() for name in names):
         raise StoreError(
             f"{out} has no records ({', '.join(NAMES)}.jsonl). Make them with `explore` and `race`, or `train collect`."
@@ -135,6 +140,7 @@ def _packed(path: Path) -> list[dict[str, Any]]:
     zstandard = _zstandard(path)
     try:
         with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
-            return [json.loads(line) for line in stream.read().splitlines()]
-    except (zstandard.ZstdError, json.JSONDecodeError, UnicodeDecodeError) as error:
+            lines = [json.loads(line) for line in stream.read().splitlines()]
+        return columns.from_lines(lines) if columns.are(lines) else lines
+    except (zstandard.ZstdError, ValueError, LookupError) as error:
         raise StoreError(f"Can't read the records in {path}: {error}. Restore the file.") from error

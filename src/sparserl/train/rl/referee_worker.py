@@ -38,7 +38,7 @@ from sparserl.train.cases import from_source
 from sparserl.train.rl.nouns import Judged, Prompt, prompt_key, raced_texts
 
 Device = Literal["cuda", "sim"]
-PLACES = {"cuda": 8, "sim": 16}
+PLACES = {"cuda": 14, "sim": 16}
 """processes at most by default: on one GPU more than this wait for each other's timings"""
 LARGE_THREADS = 4
 """that the numbers of a large matrix are made with, whatever the others do: a round waits for its slowest group"""
@@ -62,7 +62,7 @@ class RefereeConfig:
     retime_graph_ms: float = 0.3
     """of winners and the baselines beside them: alone on the GPU, so it is what a round waits for most"""
     workers: int = 0
-    """processes; 0: one a core, at most 8 on a GPU (a timing has the GPU alone) and 16 on the simulator"""
+    """processes; 0: one a core, at most 14 on a GPU (a timing has the GPU alone) and 16 on the simulator"""
     compile_workers: int = 0
     """compilers of each process; 0: the cores shared out"""
     limit_s: float = 20.0
