@@ -13,7 +13,8 @@ from sparserl.bench import archive, columns
 from sparserl.errors import StoreError
 
 CELLS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False), st.text("aé\"", max_size=4),
+    st.none(), st.booleans(), st.integers(), st.floats(allow_nan=False, allow_infinity=False),
+    st.text("aé\"", max_size=4),
     st.lists(st.integers(), max_size=3), st.dictionaries(st.sampled_from("xy"), st.integers(), max_size=2),
 )  # fmt: skip
 RECORDS = st.lists(st.dictionaries(st.sampled_from(["case", "us", "right", "column", "values"]), CELLS), max_size=8)
