@@ -144,7 +144,8 @@ def _even(total: int, count: int) -> Array:
 
 
 def _row_of(pattern: Pattern, rank: Array) -> Array:
-    return np.searchsorted(pattern.row_start, rank, side="right") - 1
+    # of one type: else NumPy first copies all of `row_start` to the wider one
+    return np.searchsorted(pattern.row_start, rank.astype(pattern.row_start.dtype), side="right") - 1
 
 
 def _ranks(pattern: Pattern) -> tuple[Array, Array]:
