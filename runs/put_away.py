@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A run of `sparserl train rl` that is not finished, small enough to be kept in a repository, and back.
 
-    python runs/put_away.py pack RUN OUT        # OUT/run.tar.xz and OUT/policy.xz, some 10 MB in place of 300
+    python runs/put_away.py pack RUN OUT        # a few files in OUT, some 10 MB in place of 300
     python runs/put_away.py unpack OUT RUN      # then: sparserl train rl … --out RUN --resume
 
 The weights are kept as differences from the shipped policy, in steps of a third of each tensor's own spread: off by a
@@ -13,21 +13,20 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import io
-import json
 import lzma
 import sys
 import tarfile
 from pathlib import Path
 
-import numpy as np
 import torch
+from safetensors.torch import load, save
 
 from sparserl.errors import SparseRLError, StoreError
 from sparserl.policies import SHIPPED
-from sparserl.policy.checkpoint import TIED, load_policy, read_config, save_policy
+from sparserl.policy.checkpoint import SCALE, TIED, load_policy, read_config, restore, save_policy
+from sparserl.store import read_json, write_json
 
-RUN, POLICY = "run.tar.xz", "policy.xz"
+RUN, POLICY, ABOUT = "run.tar.xz", "policy.safetensors.xz", "about.json"
 LEFT_OUT = ("policy", "resume.pt", "tensorboard", "samples.npz")
 STEPS = 3
 """a standard deviation"""
@@ -36,20 +35,15 @@ FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "pb": 0}]
 
 def pack(run: Path, out: Path, base: Path) -> None:
     """Write OUT from RUN."""
-    out.mkdir(parents=True, exist_ok=True)
-    notes = read_config(run / "policy")["notes"]
     before, now = (load_policy(folder).state_dict() for folder in (base, run / "policy"))
-    about: dict[str, object] = {"base": _hash(base), "notes": notes, "tensors": (tensors := {})}
-    parts = []
+    stored: dict[str, torch.Tensor] = {}
     for name in (each for each in now if each != TIED):
-        apart = (now[name].float() - before[name].float()).flatten()
-        step = float(apart.std(correction=0)) / STEPS
+        apart = now[name].float() - before[name].float()
+        step = apart.std(correction=0) / STEPS
         if step:
-            tensors[name] = step
-            parts.append((apart / step).round().clamp(-127, 127).to(torch.int8).numpy().tobytes())
-    head = json.dumps(about).encode()
-    whole = len(head).to_bytes(8, "little") + head + b"".join(parts)
-    (out / POLICY).write_bytes(lzma.compress(whole, lzma.FORMAT_XZ, filters=FILTERS))
+            stored[name], stored[name + SCALE] = (apart / step).round().clamp(-127, 127).to(torch.int8), step
+    write_json(out / ABOUT, {"base": _hash(base), "notes": read_config(run / "policy")["notes"]})
+    (out / POLICY).write_bytes(lzma.compress(save(stored), lzma.FORMAT_XZ, filters=FILTERS))
     with tarfile.open(out / RUN, "w:xz", preset=6) as tar:
         for path in sorted(each for each in run.iterdir() if each.name not in LEFT_OUT):
             tar.add(path, path.name)
@@ -59,20 +53,15 @@ def unpack(out: Path, run: Path, base: Path) -> None:
     """Write RUN from OUT."""
     if run.exists():
         raise StoreError(f"{run} is there already: name another folder.")
-    whole = lzma.decompress((out / POLICY).read_bytes())
-    first = 8 + int.from_bytes(whole[:8], "little")
-    about = json.loads(whole[8:first])
+    about = read_json(out / ABOUT)
     if about["base"] != _hash(base):
         raise StoreError(f"{out} was put away with another policy than {base} beside it: name that one, --base DIR.")
     policy = load_policy(base)
     state = policy.state_dict()
     with torch.no_grad():
-        for name, step in about["tensors"].items():
-            size = state[name].numel()
-            apart = np.frombuffer(whole, np.int8, size, first).astype(np.float32) * step
-            state[name] += torch.from_numpy(apart).reshape(state[name].shape)
-            first += size
-    with tarfile.open(fileobj=io.BytesIO((out / RUN).read_bytes()), mode="r:xz") as tar:
+        for name, apart in restore(load(lzma.decompress((out / POLICY).read_bytes()))).items():
+            state[name] += apart
+    with tarfile.open(out / RUN, "r:xz") as tar:
         tar.extractall(run, filter="data")
     save_policy(policy, run / "policy", tokenizer=base / "tokenizer.json", notes=about["notes"])
 

@@ -70,6 +70,11 @@ class Pattern:
         """How many columns have a nonzero."""
         return int(np.count_nonzero(np.bincount(self.cols, minlength=1)))
 
+    def row_of(self, rank: Array) -> Array:
+        """The rows of these nonzeros, by their places in `cols`."""
+        # of one type: else NumPy first copies all of `row_start` to the wider one
+        return np.searchsorted(self.row_start, rank.astype(self.row_start.dtype), side="right") - 1
+
     def row_index(self) -> Array:
         """The row of every nonzero, int32."""
         return np.repeat(np.arange(self.rows, dtype=np.int32), self.row_lengths)

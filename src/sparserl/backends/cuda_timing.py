@@ -6,7 +6,8 @@ solver  an ordinary kernel rewrites x before every product; its time, measured a
 cold    a buffer of twice the L2's size is written before every product; its time is taken off in the same way.
 
 All sides have the same number of products a graph, but for those that are far behind: a side eight times as slow as the
-fastest gets an eighth of them, so that a race isn't spent on those who can't win it. No graph is shorter than asked.
+fastest gets an eighth of them, so that a race isn't spent on those who can't win it. No graph is shorter than asked,
+but in a brief timing, where others on the GPU may have made a product look slower when their number was found.
 Every round times each side once, in an order that rotates; a brief timing has one round for those that are behind.
 Each time is that of the second of two replays in a row, after the L2 was emptied. What other sides leave there, dirty
 lines most of all, stays for hundreds of products where a side streams: on an H200 a time was up to 60 %
@@ -50,7 +51,7 @@ matrices had programs that took no time at all"""
 ESTIMATE, LARGE_BYTES = 8, 1 << 27
 """products from which their number in a graph is found; where x and y are so large, one: it may take a second"""
 LOOKS_AMONG = 3
-"""at that number where others work on the GPU meanwhile"""
+"""times that these products are timed where others work on the GPU meanwhile: the least counts"""
 FAR_BEHIND = 8
 """times slower than the fastest: so many times fewer products a graph"""
 BEHIND = 1.5
@@ -234,9 +235,9 @@ class Bench:
             for body, count in zip(bodies, counts, strict=True):  # nothing runs on the GPU yet
                 graphs.append(Graph(self._stream, functools.partial(body, count)))
             with (held or self.alone)():
-                thorough = max(rounds, default=0) > BRIEF_ROUNDS
-                long = [thorough and self._replayed_ms(graph, watch) >= LONG_MS for graph in graphs]
-                for number in range(max(rounds, default=0)):
+                most = max(rounds, default=0)
+                long = [most > BRIEF_ROUNDS and self._replayed_ms(graph, watch) >= LONG_MS for graph in graphs]
+                for number in range(most):
                     for turn in range(len(graphs)):
                         side = (turn + number) % len(graphs)
                         if number >= rounds[side]:

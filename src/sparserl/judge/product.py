@@ -44,7 +44,7 @@ class Product:
         """for sums of which only the size matters: half the bytes, and gathers are what a product costs"""
         start, rows = pattern.row_start, pattern.rows
         each = max(1, min(BLOCK_WORK // n, max(LEAST_WORK // n, pattern.nonzeros // MOST_THREADS)))
-        border = np.searchsorted(start, np.arange(each, pattern.nonzeros, each))
+        border = np.searchsorted(start, np.arange(each, pattern.nonzeros, each, dtype=start.dtype))
         border = np.unique(np.concatenate([[0], border, [rows]]))
         self._blocks = []
         for first, last in zip(border[:-1].tolist(), border[1:].tolist(), strict=True):

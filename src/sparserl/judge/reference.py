@@ -188,8 +188,8 @@ class Reference:
             by_row = self.problem.b_order == "row"
             at = column * self.problem.columns + wide if by_row else wide * pattern.columns + column
             x[at] = _flipped(x[at : at + 1], dtype)[0]
-            rows = np.searchsorted(pattern.row_start, [place], side="right") - 1
-            by_column = np.searchsorted(pattern.row_start, np.flatnonzero(pattern.cols == column), side="right") - 1
+            rows = pattern.row_of(np.array([place]))
+            by_column = pattern.row_of(np.flatnonzero(pattern.cols == column))
             if name:
                 others = [Near(name, "values", int(place), values[place]), Near(name, "x", at, x[at])]
         keys = (f"{check.key} value", f"{check.key} x") if check.key else ("", "")
@@ -290,7 +290,7 @@ class Reference:
         places = {0}
         if len(values):
             tries = random.integers(len(values), size=16)
-            rows = np.searchsorted(pattern.row_start, tries, side="right") - 1
+            rows = pattern.row_of(tries)
             spoilt = (pattern.cols[pattern.row_start[rows]] == 0) & (pattern.cols[tries] != 0)
             best = int(np.argmin(pattern.row_lengths[rows] + spoilt * 2.0**31))
             values[tries[best]] = 0

@@ -143,14 +143,9 @@ def _even(total: int, count: int) -> Array:
     return np.minimum((number + inside) * (total / max(1, count)), total - 1).astype(np.int64)
 
 
-def _row_of(pattern: Pattern, rank: Array) -> Array:
-    # of one type: else NumPy first copies all of `row_start` to the wider one
-    return np.searchsorted(pattern.row_start, rank.astype(pattern.row_start.dtype), side="right") - 1
-
-
 def _ranks(pattern: Pattern) -> tuple[Array, Array]:
     rank = _even(pattern.nonzeros, RANKS)
-    row = _row_of(pattern, rank)
+    row = pattern.row_of(rank)
     return row, rank - pattern.row_start[row]
 
 
@@ -186,7 +181,7 @@ def _chunk_maxima(row_start: Array) -> Array:
 
 
 def _heads(pattern: Pattern) -> tuple[Array, Array]:
-    first = _row_of(pattern, _even(pattern.nonzeros, HEADS))
+    first = pattern.row_of(_even(pattern.nonzeros, HEADS))
     row = (first[:, None] + np.arange(HEAD_ROWS)).ravel()
     row = row[row < pattern.rows]
     row, place = np.repeat(row, HEAD_ENTRIES), np.tile(np.arange(HEAD_ENTRIES), len(row))
@@ -201,7 +196,7 @@ def _squares(pattern: Pattern) -> tuple[Array, Array, Array, Array, Array]:
     rank = (turn * np.uint64(pattern.nonzeros) >> np.uint64(32)).astype(np.int64)
     kind = np.arange(SQUARES) % len(SQUARE_SIDES)
     side = np.array(SQUARE_SIDES)[kind]
-    top = _row_of(pattern, rank) // side * side
+    top = pattern.row_of(rank) // side * side
     left = pattern.cols[rank] // side * side
     tallest = max(SQUARE_SIDES)
     row = top[:, None] + np.arange(tallest)  # (squares, rows of a square)

@@ -228,7 +228,7 @@ def _repeated(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
     """A window of it, or a small matrix as full as it, along the diagonal again and again: many alike components."""
     side = min(int(2 ** (3 + 6 * float(rng.random()))), *pattern.shape)
     middle = int(rng.integers(0, pattern.nonzeros))
-    where = (int(np.searchsorted(pattern.row_start, middle, side="right")) - 1, int(pattern.cols[middle]))
+    where = (int(pattern.row_of(np.array(middle))), int(pattern.cols[middle]))
     top, left = (max(0, min(place - side // 2, n - side)) for place, n in zip(where, pattern.shape, strict=True))
     part = _window(pattern, top, left, side, side)
     row, col = (each.astype(np.int64) for each in (part.row_index(), part.cols))
