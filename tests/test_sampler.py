@@ -206,12 +206,8 @@ def test_a_sequence_depends_on_its_seed_matrix_and_number_alone(policy: Policy) 
     assert ids(6) == whole
     parts = ids(6, batch=4)
     assert begun(parts) == begun(whole)
-    assert (
-        sum(
-            one == other for some, all_ in zip(parts, whole, strict=True) for one, other in zip(some, all_, strict=True)
-        )
-        > 9
-    )
+    same = [one == other for some in zip(parts, whole, strict=True) for one, other in zip(*some, strict=True)]
+    assert sum(same) > len(same) // 2, "most to their end"
     assert begun(ids(6, seed=1)) != begun(whole)
     assert len({tuple(each) for each in whole[0]}) == 6
 
