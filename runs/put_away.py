@@ -27,7 +27,7 @@ from sparserl.policy.checkpoint import SCALE, TIED, load_policy, read_config, re
 from sparserl.store import read_json, write_json
 
 RUN, POLICY, ABOUT = "run.tar.xz", "policy.safetensors.xz", "about.json"
-LEFT_OUT = ("policy", "resume.pt", "tensorboard", "samples.npz")
+LEFT_OUT = ("policy", "resume.pt", "tensorboard", "samples.npz", "samples.jsonl")
 STEPS = 3
 """a standard deviation"""
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "pb": 0}]

@@ -5,10 +5,11 @@
 # OUT           run folders and records; OUT/nano is the policy to ship
 # --weights     the policy to begin with, such as OUT/sft of runs/one_gpu.sh; its hash is printed and kept in OUT/from.txt
 # --matrices    folder with the real matrices (NAME.mtx.gz); without it, generated ones alone
-# --collection  what `sparserl train collect` wrote: admitted layouts, and the best known of each matrix
+# --collection  what `sparserl train collect` wrote: the best known of each of its matrices; for the controls of eval
 # --reference   the reference search to be held against, such as results/reference
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
-# STAGE         rl      120 rounds of 32 matrices and 32 programs: 122 880 judged rollouts
+# STAGE         rl      120 rounds of 32 matrices and 32 programs: 122 880 judged rollouts. Twice as many matrices as a
+#                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
 #               beyond  new programs against the best recipes: on these 200 and, within 16 samples, on the unseen ones
@@ -16,11 +17,11 @@
 # All of them without one. On several GPUs: SPARSERL="accelerate launch --num_processes 4 -m sparserl" for the stage rl.
 set -euo pipefail
 out=${1:?give the folder of the run} && shift
-weights="" matrices=() collection=() reference=() budget=0 stages=()
+weights="" matrices=() twisted=() collection=() reference=() budget=0 stages=()
 while (($#)); do
     case $1 in
         --weights) weights=$2 && shift 2 ;;
-        --matrices) matrices=(--matrices "$2") && shift 2 ;;
+        --matrices) matrices=(--matrices "$2") twisted=(--twisted 800) && shift 2 ;;
         --collection) collection=(--collection "$2") && shift 2 ;;
         --reference) reference=(--reference "$2") && shift 2 ;;
         --budget) budget=$2 && shift 2 ;;
@@ -41,7 +42,7 @@ rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
         --group "$group" --mean-share 0.5 --samples "$out/samples.npz" --device "$device" --budget "$budget" --resume \
-        --frozen "${matrices[@]}" "${collection[@]}"
+        --frozen --cases 1600 --drawn 800 "${twisted[@]}" "${matrices[@]}" "${collection[@]}"
 }
 evaluate() {
     local split controls=() minutes=0

@@ -23,12 +23,13 @@ from sparserl.policy.model import Policy, Size, make_policy
 from sparserl.policy.sample import Sample, sample_pattern
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.program import parse
-from sparserl.recipes import candidates, space
+from sparserl.recipes import admissible, candidates, space, summarise
 from sparserl.records import Problem, Verdict
 from sparserl.train.cases import TrainingCase, from_source
+from sparserl.train.controls import SMS
 from sparserl.train.rl.climb import Climb, ClimbConfig, climb
 from sparserl.train.rl.curriculum import PROBLEMS, Curriculum, CurriculumConfig, Results, Seen, every_prompt
-from sparserl.train.rl.explore import Admitted, Elites, ExploreConfig, Explorer, mapping_of, pair_of
+from sparserl.train.rl.explore import Elites, ExploreConfig, Explorer, mapping_of, pair_of
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn
 from sparserl.train.rl.referee import open_referee
 from sparserl.train.withheld import withheld_text
@@ -59,17 +60,17 @@ def policy() -> Policy:
 # ---- openings
 
 
-ADMITTED = Admitted()
+ADMITTED = sorted({str(recipe.layout) for recipe in admissible(summarise(CASE.load(), Problem(), SMS))})
 
 
 def explorer(policy: Policy, config: ExploreConfig | None = None) -> Explorer:
-    return Explorer(policy, TOKENIZER, look, ADMITTED, config or ExploreConfig())
+    return Explorer(policy, TOKENIZER, look, lambda prompt: ADMITTED, config or ExploreConfig())
 
 
 def test_lines_are_ranked_by_their_probability_under_the_policy(policy: Policy) -> None:
     found = explorer(policy, ExploreConfig(batch=7)).ranked(PROMPT)
     lines = [line for line, _ in found]
-    assert sorted(lines) == sorted(ADMITTED(PROMPT)) and len(lines) > 20
+    assert sorted(lines) == ADMITTED and len(lines) > 20
     assert [score for _, score in found] == sorted((score for _, score in found), reverse=True)
     batch = collate([look(PROMPT)], [Problem()])
     for line, score in (found[0], found[len(found) // 2], found[-1]):
@@ -103,11 +104,6 @@ def test_openings_depend_on_the_seed_and_the_prompt_alone(policy: Policy) -> Non
     one = asked.openings([PROMPT], 8, seed=0)
     assert one == asked.openings([OTHER, PROMPT], 8, seed=0)[1:]
     assert any(one != asked.openings([PROMPT], 8, seed=seed) for seed in (1, 2))
-
-
-def test_known_lines_are_not_worked_out_again() -> None:
-    missing = Prompt("nowhere", {"real": "nowhere"}, Problem())
-    assert Admitted(known={pair_of(missing): ["rows index=int32"]})(missing) == ("rows index=int32",)
 
 
 # ---- the archive
@@ -180,7 +176,7 @@ SMALL = CurriculumConfig(prompts=12, spmv_cases=10, spmm_cases=6)
 
 
 def test_prompts_are_training_matrices_under_every_problem_that_is_tested() -> None:
-    prompts = every_prompt(replace(SMALL, real=True))
+    prompts = every_prompt(replace(SMALL, drawn=3, real=True, twisted=5))
     assert {prompt.problem for prompt in prompts} == set(PROBLEMS)
     assert {(p.op, p.dtype, p.columns) for p in PROBLEMS} == {
         ("spmv", "float32", 1), ("spmv", "float64", 1), ("spmm", "float32", 32), ("spmm", "float32", 64),
@@ -191,6 +187,17 @@ def test_prompts_are_training_matrices_under_every_problem_that_is_tested() -> N
         case = from_source(prompt.case, prompt.source)
         assert case.split == "train" and prompt.case not in held_out
         assert case.spec is None or splits.may_train(case.spec)
+    kinds = Counter(
+        f"{prompt.problem.op} {kind}" for prompt in prompts for kind in ("drawn", "twist") if kind in prompt.source
+    )
+    assert kinds == {"spmv drawn": 2 * 3, "spmm drawn": 3 * 2, "spmv twist": 2 * 5, "spmm twist": 3 * 3}
+
+
+def test_matrices_made_of_real_ones_need_the_real_ones() -> None:
+    with pytest.raises(SparseRLError, match="made of real ones: name their folder"):
+        replace(SMALL, twisted=1)
+    with pytest.raises(SparseRLError, match="must not be negative"):
+        replace(SMALL, drawn=-1)
 
 
 def test_prompts_know_the_classes_that_are_given() -> None:

@@ -48,9 +48,15 @@ def rl(
     device: Annotated[str, typer.Option(help="cuda or sim: where programs are judged")] = "cuda",
     learn_on: Annotated[str, typer.Option(help="auto, cuda or cpu: where the policy is trained")] = "auto",
     matrices: Matrices = None,
-    collection: Annotated[Path | None, typer.Option(help="Collection with what its matrices admit.")] = None,
+    collection: Annotated[Path | None, typer.Option(help="Collection with the best times known.")] = None,
     samples: Samples = None,
     cases: Annotated[int, typer.Option(help="generated matrices for SpMV; half as many for SpMM")] = 800,
+    drawn: Annotated[
+        int, typer.Option(help="also so many of those that the encoder learns from; half as many for SpMM")
+    ] = 0,
+    twisted: Annotated[
+        int, typer.Option(help="also so many that real ones of --matrices are made into; half as many for SpMM")
+    ] = 0,
     most_nonzeros: Annotated[float, typer.Option(help="Smaller matrices only, such as 5e3 for the simulator.")] = 0.0,
     problem: Annotated[list[str] | None, typer.Option(help="'spmv f32', 'spmm f32 64' … [all the tested ones]")] = None,
     reward: Annotated[str, typer.Option(help="hierarchical, speed or correct")] = "hierarchical",
@@ -112,8 +118,8 @@ def _config(given: dict[str, Any]) -> RLConfig:
             "blind", "shuffled")  # fmt: skip
     curriculum = CurriculumConfig(
         prompts=given["prompts"], spmv_cases=given["cases"], spmm_cases=(given["cases"] + 1) // 2,
-        real=given["matrices"] is not None, most_nonzeros=given["most_nonzeros"], even=given["even"],
-        seed=given["seed"],
+        drawn=given["drawn"], real=given["matrices"] is not None, twisted=given["twisted"],
+        most_nonzeros=given["most_nonzeros"], even=given["even"], seed=given["seed"],
     )  # fmt: skip
     if given["problem"]:
         problems = tuple(problem_of(text) for text in given["problem"])

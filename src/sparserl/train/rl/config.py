@@ -142,7 +142,7 @@ class Places:
     samples: Path | None = None
     """file of matrix samples, made once; None: OUT/samples.npz"""
     collection: Path | None = None
-    """what its matrices admit, and the best rewards known there, are taken from it"""
+    """the best rewards known on its matrices are taken from it"""
     workers: int = 0
     """judging processes; 0: the referee's own choice"""
     resume: bool = False
@@ -152,3 +152,8 @@ class Places:
     @property
     def samples_file(self) -> Path:
         return self.samples or self.out / "samples.npz"
+
+    @property
+    def admitted_file(self) -> Path:
+        """Which layouts the same matrices admit."""
+        return self.samples_file.with_suffix(".jsonl")

@@ -5,8 +5,9 @@ none is starved: with P pairs, each comes at least once in P / (even · prompts)
 without repeats. A weight is the problem's share times how far the policy's mean reward on the pair lags behind the best
 reward known there; pairs that were never played lag as the average does.
 
-Matrices come from `train.cases` alone: generated ones of the training families and seeds, and, where asked for, the
-real ones of the training split. What a round plays is a function of (seed, round, results).
+Matrices come from `train.cases` alone: generated ones of the training families and seeds and, where asked for, those
+that the encoder learns from, the real ones of the training split and what these are made into. What a round plays is a
+function of (seed, round, results).
 Not covered: a new matrix for every round (a lag is only known of what was played).
 """
 
@@ -22,7 +23,7 @@ from sparserl.bench.reference import problem_name
 from sparserl.errors import SparseRLError, StoreError
 from sparserl.matrix import Array
 from sparserl.records import Problem
-from sparserl.train.cases import TrainingCase, from_source, range_up_to, training_cases
+from sparserl.train.cases import TrainingCase, drawn_cases, from_source, range_up_to, training_cases, twisted_cases
 from sparserl.train.rl.episodes import episode_reward
 from sparserl.train.rl.explore import Pair, pair_of
 from sparserl.train.rl.nouns import Prompt, Rollout
@@ -44,8 +45,12 @@ class CurriculumConfig:
     spmv_cases: int = 800
     """generated matrices; problems of one operation share theirs"""
     spmm_cases: int = 400
+    drawn: int = 0
+    """also so many of the matrices that the encoder learns from: more kinds of them; half as many for SpMM"""
     real: bool = False
     """also the real matrices of the training split"""
+    twisted: int = 0
+    """also so many that real ones are made into; half as many for SpMM"""
     most_nonzeros: float = 0.0
     """above 0: only small matrices, for a slow machine"""
     even: float = 0.25
@@ -61,6 +66,11 @@ class CurriculumConfig:
             raise SparseRLError(
                 "CurriculumConfig needs 'prompts' of at least 1 and as many 'shares' as 'problems'. "
                 f"Got {self.prompts}, {len(self.shares)} and {len(self.problems)}."
+            )
+        if min(self.drawn, self.twisted) < 0 or (self.twisted and not self.real):
+            raise SparseRLError(
+                "The 'drawn' and 'twisted' of CurriculumConfig must not be negative, and 'twisted' matrices are made "
+                f"of real ones: name their folder. Got {self.drawn} and {self.twisted}."
             )
         if min(self.shares) < 0 or not sum(self.shares) > 0:
             raise SparseRLError(f"The 'shares' of CurriculumConfig must not be negative. Got {self.shares}.")
@@ -124,8 +134,14 @@ def training_matrices(config: CurriculumConfig) -> dict[str, list[TrainingCase]]
     for problem in config.problems:
         if problem.op not in found:
             within = range_up_to(problem, config.most_nonzeros) if config.most_nonzeros else None
-            count = config.spmv_cases if problem.op == "spmv" else config.spmm_cases
-            found[problem.op] = training_cases(problem, count, real=config.real, within=within)
+            one, few = problem.op == "spmv", config.most_nonzeros
+            count = config.spmv_cases if one else config.spmm_cases
+            drawn, twisted = (many if one else (many + 1) // 2 for many in (config.drawn, config.twisted))
+            found[problem.op] = [
+                *training_cases(problem, count, real=config.real, within=within),
+                *drawn_cases(problem, drawn, few),
+                *twisted_cases(problem, twisted, few),
+            ]
     return found
 
 

@@ -14,7 +14,7 @@ Not covered: layout lines that no recipe has (the policy may write them; an open
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,12 +30,9 @@ from sparserl.policy.encoder import collate
 from sparserl.policy.model import Policy
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.program import parse
-from sparserl.recipes import admissible, summarise
 from sparserl.records import Mode, Program
 from sparserl.store import read_json, write_json
 from sparserl.train.batches import padded, spread_draws
-from sparserl.train.cases import from_source
-from sparserl.train.controls import SMS
 from sparserl.train.loop import autocast
 from sparserl.train.rl.episodes import Look, log_speedup
 from sparserl.train.rl.nouns import Judged, Prompt, prompt_from_record, prompt_to_record
@@ -50,24 +47,6 @@ def pair_of(prompt: Prompt) -> Pair:
 
 
 # ---- openings
-
-
-class Admitted:
-    """The layout lines of the recipes that a prompt's matrix admits, worked out once each.
-
-    known: lines that are known already, such as those of a collection (`CollectedCase.admitted`).
-    """
-
-    def __init__(self, folder: Path | None = None, known: Mapping[Pair, Sequence[str]] | None = None) -> None:
-        self._folder, self._known = folder, {pair: tuple(lines) for pair, lines in (known or {}).items()}
-
-    def __call__(self, prompt: Prompt) -> tuple[str, ...]:
-        pair = pair_of(prompt)
-        if pair not in self._known:
-            pattern = from_source(prompt.case, prompt.source).load(self._folder)
-            recipes = admissible(summarise(pattern, prompt.problem, SMS))
-            self._known[pair] = tuple(sorted({str(recipe.layout) for recipe in recipes}))
-        return self._known[pair]
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """What a run plays with: the prompts, what the encoder reads of their matrices, the layouts they admit, the referee.
 
-A collection (`sparserl train collect`) saves time where its matrices are played: it has their admitted layouts, and the
-best reward known on each, which tells the curriculum from the first round on where the policy lags.
+A collection (`sparserl train collect`) has the best reward known on each of its matrices, which tells the curriculum
+from the first round on where the policy lags.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from sparserl.policy.sample import Sample
 from sparserl.records import Verdict
 from sparserl.train.cases import TrainingCase
 from sparserl.train.collected import CollectedCase, load
+from sparserl.train.rl.admitted import admitted_of
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew, own_gpu
 from sparserl.train.rl.curriculum import every_prompt, training_matrices
 from sparserl.train.rl.episodes import Look
-from sparserl.train.rl.explore import Admitted, Pair
+from sparserl.train.rl.explore import Pair, pair_of
 from sparserl.train.rl.nouns import Prompt
 from sparserl.train.rl.referee import Referee, RefereeConfig, Remembering, open_referee
 from sparserl.train.samples import Sampled, samples_of
@@ -52,6 +53,7 @@ def open_table(config: RLConfig, places: Places, crew: Crew) -> Iterator[Table]:
     crew.gather([0])
     sampled = sampled or _samples(cases, places)
     prompts = every_prompt(config.curriculum, {name: each.structure for name, each in sampled.items()})
+    lines = _admitted(prompts, config, places, crew)
 
     same = sampled[cases[0].name].sample if config.blind else None
 
@@ -60,10 +62,9 @@ def open_table(config: RLConfig, places: Places, crew: Crew) -> Iterator[Table]:
         return own if same is None else replace(own, entries=same.entries, named=same.named)
 
     collection = () if places.collection is None else load(places.collection).cases
-    admitted = Admitted(places.matrices, {(case.name, case.problem): case.admitted for case in collection})
     referee = open_judge(config, places, crew)
     try:
-        yield Table(prompts, look, admitted, referee, best_known(collection, config))
+        yield Table(prompts, look, lambda prompt: lines[pair_of(prompt)], referee, best_known(collection, config))
     finally:
         referee.close()
 
@@ -111,3 +112,11 @@ def open_judge(config: RLConfig, places: Places, crew: Crew) -> Referee:
 def _samples(cases: Sequence[TrainingCase], places: Places) -> dict[str, Sampled]:
     # `samples_of` reads name, split and source alone, which a training case has too
     return samples_of(cast("Sequence[CollectedCase]", cases), places.samples_file, places.matrices)
+
+
+def _admitted(prompts: Sequence[Prompt], config: RLConfig, places: Places, crew: Crew) -> dict[Pair, tuple[str, ...]]:
+    if not config.play.explored:
+        return {}
+    lines = admitted_of(prompts, places.admitted_file, places.matrices) if crew.first else None
+    crew.gather([0])
+    return admitted_of(prompts, places.admitted_file, places.matrices) if lines is None else lines
