@@ -42,7 +42,8 @@ rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
         --group "$group" --mean-share 0.5 --samples "$out/samples.npz" --device "$device" --budget "$budget" --resume \
-        --frozen --cases 1600 --drawn 800 "${twisted[@]}" "${matrices[@]}" "${collection[@]}"
+        --frozen --top-p 0.98 --imitate-steps 16 --learning-rate 5e-5 --cases 1600 --drawn 800 "${twisted[@]}" \
+        "${matrices[@]}" "${collection[@]}"
 }
 evaluate() {
     local split controls=() minutes=0

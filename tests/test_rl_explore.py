@@ -143,14 +143,31 @@ def test_a_cell_keeps_the_best_program_and_refuses_what_is_not_verified() -> Non
     assert len(elites) == 3
 
 
+def test_of_every_matrix_the_fastest_is_kept_whatever_its_kind() -> None:
+    elites = Elites()
+    one, two = RECIPES[0], next(text for text in RECIPES if parse(text).layout.name != parse(RECIPES[0]).layout.name)
+    assert elites.offer(PROMPT, one, right(5.0), 0.0, 0) and elites.offer(OTHER, one, right(2.0), 0.0, 0)
+    assert len(elites) == 1 and elites.pairs[pair_of(PROMPT)].text == one  # a cell has one, each matrix has its own
+    assert elites.offer(PROMPT, two, right(4.0), 0.1, 1) and elites.pairs[pair_of(PROMPT)].text == two
+    assert not elites.offer(PROMPT, one, right(4.5), 0.1, 2) and elites.pairs[pair_of(PROMPT)].text == two
+    elites.met(PROMPT, 0.7)
+    assert elites.pairs[pair_of(PROMPT)].mean == 0.7 and elites.pairs[pair_of(OTHER)].mean == 0.0
+    drawn = elites.draw(64, seed=0)
+    assert drawn[::2] != drawn[1::2]  # cells and matrices in turn
+    assert {(each.prompt.case, each.text) for each in drawn[1::2]} == {(PROMPT.case, two), (OTHER.case, one)}
+
+
 def test_draws_follow_the_lead_over_the_policy_and_end_when_it_has_caught_up() -> None:
     elites = Elites()
     far, near = replace(PROMPT, structure="far"), replace(OTHER, structure="near")
-    elites.offer(far, RECIPES[0], right(10 / exp(0.9)), 0.0, 0)
-    elites.offer(near, RECIPES[0], right(10 / exp(0.3)), 0.0, 0)
+    elites.offer(far, RECIPES[0], right(10 / exp(0.9)), 0.45, 0)
+    elites.offer(near, RECIPES[0], right(10 / exp(0.3)), 0.15, 0)
     drawn = Counter(elite.prompt.structure for elite in elites.draw(400, seed=0))
     assert drawn["far"] == pytest.approx(300, abs=2) and drawn["near"] == pytest.approx(100, abs=2)
-    assert elites.draw(5, seed=1) == elites.draw(5, seed=1)
+    assert elites.draw(5, seed=1) == elites.draw(5, seed=1) and len(elites.draw(5, seed=1)) == 5
+    elites.met(far, -9.0)  # counts as half
+    drawn = Counter(elite.prompt.structure for elite in elites.draw(400, seed=0))
+    assert drawn["far"] == pytest.approx(400 * 0.5 / 0.65, abs=2)
     elites.met(far, 1.0)
     assert {elite.prompt.structure for elite in elites.draw(50, seed=0)} == {"near"}
     elites.met(near, 0.4)
@@ -164,6 +181,7 @@ def test_an_archive_comes_back_from_its_file(tmp_path: Path) -> None:
     elites.save(tmp_path / "elites.json")
     again = Elites.load(tmp_path / "elites.json")
     assert again.cells == elites.cells and again.modes == elites.modes and len(again) > 3
+    assert again.pairs == elites.pairs and again.pairs[pair_of(PROMPT)].text == RECIPES[0]
     (tmp_path / "other.json").write_text("[1]")
     with pytest.raises(StoreError, match=r"other\.json"):
         Elites.load(tmp_path / "other.json")

@@ -71,6 +71,7 @@ def rl(
     epochs: Annotated[int, typer.Option(help="times that a round's rollouts are gone through")] = 2,
     minibatch: Annotated[int, typer.Option(help="rollouts of an optimiser step")] = 128,
     max_tokens: Annotated[int, typer.Option(help="most tokens of a program")] = 1536,
+    top_p: Annotated[float, typer.Option(help="least probability of the tokens that are drawn from")] = 1.0,
     target: Annotated[str | None, typer.Option(help="machine that the policy is told of [h200, or sim]")] = None,
     workers: Annotated[int, typer.Option(help="judging processes; 0: as many as fit")] = 0,
     known: Annotated[
@@ -127,7 +128,8 @@ def _config(given: dict[str, Any]) -> RLConfig:
     try:
         play = PlayConfig(
             count=given["group"], explored=given["explored"], turns=given["turns"], machine=target,
-            modes=tuple(given["mode"] or own.play.modes), settings=SampleSettings(max_tokens=given["max_tokens"]),
+            modes=tuple(given["mode"] or own.play.modes),
+            settings=SampleSettings(top_p=given["top_p"], max_tokens=given["max_tokens"]),
         )  # fmt: skip
         return RLConfig(
             judged_on=given["device"],

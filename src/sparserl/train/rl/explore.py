@@ -5,8 +5,9 @@ the most probable and draws openings from these at a temperature. An opening is 
 given, so no gradient flows to them, and the rest of the program is the policy's.
 
 `Elites` keeps the best verified program of each cell: problem × structure class × layout name × mapping, where the
-mapping (`mapping_of`) is how work is laid on threads. Self-imitation draws from it, the more a program leads the
-policy's own mean on its matrix the more often. Programs with a withheld combination of features are never kept.
+mapping (`mapping_of`) is how work is laid on threads; and that of each matrix and problem. Self-imitation draws from
+both alike, the more a program leads the policy's own mean on its matrix the more often: cells keep kinds alive that are
+seldom best, matrices tell what is best where. Programs with a withheld combination of features are never kept.
 
 Not covered: layout lines that no recipe has (the policy may write them; an opening never gives them).
 """
@@ -14,7 +15,7 @@ Not covered: layout lines that no recipe has (the policy may write them; an open
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -190,20 +191,26 @@ class Elite:
         return self.speed - self.mean
 
 
+MOST_LEAD = 0.5
+"""a lead counts at most so much in a draw: where the policy fails, everything leads by far"""
+
+
 class Elites:
     """The archive. Of two programs on one matrix the faster stays; of two on different ones, that with more lead."""
 
     def __init__(self, modes: Sequence[str] = ("solver",)) -> None:
         self.modes = tuple(modes)
         self.cells: dict[str, Elite] = {}
+        self.pairs: dict[Pair, Elite] = {}
+        """the incumbents: the best of each matrix and problem"""
 
     def __len__(self) -> int:
         return len(self.cells)
 
     def offer(self, prompt: Prompt, text: str, judged: Judged, mean: float, round_number: int) -> bool:
-        """Take a program in, if it is right, was timed longer, is not withheld, and is the best of its cell.
+        """Take a program in, if it is right, was timed longer, is not withheld, and is the best of its cell or pair.
 
-        mean: the policy's mean log speed-up on this prompt. Returns whether it was taken.
+        mean: the policy's mean log speed-up on this prompt. Returns whether it is the best of its cell.
         """
         speed = log_speedup(judged, self.modes)
         if speed is None or not judged.retimed:
@@ -214,8 +221,10 @@ class Elites:
             return False
         if withheld_program(program):
             return False
-        cell = cell_of(prompt, program)
-        new, old = Elite(prompt, text, speed, mean, round_number), self.cells.get(cell)
+        pair, cell = pair_of(prompt), cell_of(prompt, program)
+        new, old, best = Elite(prompt, text, speed, mean, round_number), self.cells.get(cell), self.pairs.get(pair)
+        if best is None or speed > best.speed:
+            self.pairs[pair] = new
         if old is not None and not _better(new, old):
             return False
         self.cells[cell] = new
@@ -227,19 +236,23 @@ class Elites:
         for cell, elite in self.cells.items():
             if pair_of(elite.prompt) == pair:
                 self.cells[cell] = replace(elite, mean=mean)
+        if pair in self.pairs:
+            self.pairs[pair] = replace(self.pairs[pair], mean=mean)
 
     def draw(self, count: int, seed: int) -> list[Elite]:
-        """`count` draws for self-imitation, by lead; none where nothing leads. Large leads come several times."""
-        ahead = [self.cells[cell] for cell in sorted(self.cells) if self.cells[cell].lead > 0]
-        if not ahead or count < 1:
-            return []
-        weights: Array = np.array([elite.lead for elite in ahead])
-        rng = np.random.default_rng([seed, len(ahead)])
-        return [ahead[int(at)] for at in spread_draws(weights, count, rng)]
+        """`count` draws for self-imitation, by lead, from cells and pairs in turn; none where nothing leads.
+
+        Large leads come several times.
+        """
+        rng = np.random.default_rng([seed, len(self)])
+        kinds = [self.cells[cell] for cell in sorted(self.cells)]
+        found = [_by_lead(each, -(-count // 2), rng) for each in (kinds, [self.pairs[p] for p in sorted(self.pairs)])]
+        return [elite for both in zip(*found, strict=True) for elite in both][:count]
 
     def save(self, path: Path) -> None:
-        cells = {cell: {**asdict(e), "prompt": prompt_to_record(e.prompt)} for cell, e in sorted(self.cells.items())}
-        write_json(path, {"modes": list(self.modes), "cells": cells})
+        cells = {cell: _to_record(elite) for cell, elite in sorted(self.cells.items())}
+        pairs = [_to_record(elite) for _, elite in sorted(self.pairs.items())]
+        write_json(path, {"modes": list(self.modes), "cells": cells, "pairs": pairs})
 
     @classmethod
     def load(cls, path: Path) -> Elites:
@@ -247,8 +260,8 @@ class Elites:
         stored: Any = read_json(path)
         try:
             found = cls(stored["modes"])
-            for cell, each in stored["cells"].items():
-                found.cells[cell] = Elite(**{**each, "prompt": prompt_from_record(each["prompt"])})
+            found.cells = {cell: _from_record(each) for cell, each in stored["cells"].items()}
+            found.pairs = {pair_of(elite.prompt): elite for elite in map(_from_record, stored["pairs"])}
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise StoreError(
                 f"{path} is no archive of elites ({error!r}). Delete it; the run makes a new one."
@@ -265,3 +278,19 @@ def _better(new: Elite, old: Elite) -> bool:
     if pair_of(new.prompt) == pair_of(old.prompt):
         return new.speed > old.speed
     return new.lead > old.lead
+
+
+def _by_lead(elites: Sequence[Elite], count: int, rng: np.random.Generator) -> list[Elite]:
+    ahead = [elite for elite in elites if elite.lead > 0]
+    if not ahead or count < 1:
+        return []
+    weights: Array = np.array([min(elite.lead, MOST_LEAD) for elite in ahead])
+    return [ahead[int(at)] for at in spread_draws(weights, count, rng)]
+
+
+def _to_record(elite: Elite) -> dict[str, Any]:
+    return {**asdict(elite), "prompt": prompt_to_record(elite.prompt)}
+
+
+def _from_record(record: Mapping[str, Any]) -> Elite:
+    return Elite(**{**record, "prompt": prompt_from_record(record["prompt"])})

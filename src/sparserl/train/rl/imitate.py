@@ -1,7 +1,8 @@
 """Self-imitation: a few supervised steps on verified winners, before the policy gradient of a round.
 
-Winners come from the archive (`explore.Elites`): programs that were timed twice and lead the policy's own mean on their
-matrix, drawn the more often the more they lead. Programs that are too long for the policy are left out.
+Winners come from the archive (`explore.Elites`), the best of every kind and of every matrix: programs that were timed
+twice and lead the policy's own mean on their matrix, drawn the more often the more they lead. Programs that are too
+long for the policy are left out.
 """
 
 from __future__ import annotations

@@ -56,11 +56,7 @@ class Played:
 
     def incumbents(self) -> dict[tuple[str, str], str]:
         """The fastest program known by pair of case and problem."""
-        best: dict[tuple[str, str], tuple[float, str]] = {}
-        for elite in self.elites.cells.values():
-            pair = pair_of(elite.prompt)
-            best[pair] = max(best.get(pair, (-np.inf, "")), (elite.speed, elite.text))
-        return {pair: text for pair, (_, text) in best.items()}
+        return {pair: elite.text for pair, elite in self.elites.pairs.items()}
 
 
 Retiming = tuple[Prompt, dict[str, Judged]]
