@@ -40,9 +40,9 @@ start=$weights
 
 rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
-    "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
+    "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --save-every 4 --prompts "$prompts" \
         --group "$group" --mean-share 0.5 --samples "$out/samples.npz" --device "$device" --budget "$budget" --resume \
-        --frozen --top-p 0.98 --imitate-steps 16 --learning-rate 5e-5 --cases 1600 --drawn 800 "${twisted[@]}" \
+        --frozen --temperature 0.7 --imitate-steps 16 --learning-rate 5e-5 --cases 1600 --drawn 800 "${twisted[@]}" \
         "${matrices[@]}" "${collection[@]}"
 }
 evaluate() {

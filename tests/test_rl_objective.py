@@ -65,6 +65,39 @@ def test_log_probabilities_and_entropy_are_those_of_the_whole_logits(policy: Pol
     assert not found.entropy[~batch.written].any()
 
 
+def test_probabilities_are_those_at_the_temperature_that_tokens_were_drawn_at(policy: Policy) -> None:
+    batch = replace(some_batch(policy), temperature=0.7)
+    found = figures(policy, batch)
+    assert batch.prefix is not None
+    logits = policy(batch.ids[:, :-1], prefix=batch.prefix[batch.which]) / 0.7
+    drawn = torch.distributions.Categorical(logits=logits)
+    assert torch.allclose(found.log_probs[:, 1:], drawn.log_prob(batch.ids[:, 1:]) * batch.written[:, 1:], atol=1e-5)
+    assert torch.allclose(found.entropy[:, 1:], drawn.entropy() * batch.written[:, 1:], atol=1e-5)
+
+
+@pytest.mark.parametrize(("how", "unlearns"), [("all at 0.7", False), ("all at 1", True), ("the most probable", True)])
+def test_what_follows_a_bad_choice_is_not_unlearnt_where_tokens_are_drawn_as_they_count(
+    policy: Policy, how: str, unlearns: bool
+) -> None:
+    """One place, all tokens, each as often as it is drawn and all blamed alike, for a choice that was made before."""
+    make = torch.Generator().manual_seed(0)
+    prefix = torch.randn(1, 5, 32, generator=make)
+    with torch.no_grad():
+        logits = policy(torch.tensor([[1]]), prefix=prefix)[0, 0]
+    often = (logits / (1.0 if how == "all at 1" else 0.7)).softmax(-1)
+    if how == "the most probable":
+        often = torch.where(often >= often.topk(20).values[-1], often, 0.0)
+        often = often / often.sum()
+    ids = torch.stack((torch.ones(40, dtype=torch.int64), torch.arange(40)), dim=1)
+    written = torch.tensor([[False, True]]).expand(40, 2)
+    which = torch.zeros(40, dtype=torch.int64)
+    batch = Batch(ids, written, torch.zeros(40, 2), -40 * often[:, None], which=which, prefix=prefix, temperature=0.7)
+    with torch.no_grad():
+        batch = replace(batch, old=figures(policy, batch).log_probs)
+    moved = gradients(policy, grpo(policy, batch, PLAIN).loss).norm()
+    assert (moved > 1e-3) == unlearns, moved
+
+
 def test_matrices_are_encoded_once_each_and_their_encoder_learns(policy: Policy) -> None:
     patterns = [make("stencil2d", 0, nx=8, ny=8), make("uniform", 1, rows=90, columns=90, per_row=4.6)]
     matrix = collate([sample_pattern(each) for each in patterns], [Problem()] * 2)

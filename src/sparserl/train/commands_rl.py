@@ -41,6 +41,7 @@ def rl(
     k: Annotated[int, typer.Option(help="of the objective 'best'")] = 8,
     mean_share: Annotated[float, typer.Option(help="of the mean reward in the objective 'best', 0 to 1")] = 0.0,
     rounds: Annotated[int, typer.Option(help="of playing and learning")] = 100,
+    save_every: Annotated[int, typer.Option(help="rounds from one checkpoint to the next")] = 1,
     prompts: Annotated[int, typer.Option(help="matrices a round, in all processes together")] = 64,
     group: Annotated[int, typer.Option(help="programs a matrix and round")] = 16,
     turns: Annotated[int, typer.Option(help="most programs an episode, 1 to 3")] = 1,
@@ -71,7 +72,7 @@ def rl(
     epochs: Annotated[int, typer.Option(help="times that a round's rollouts are gone through")] = 2,
     minibatch: Annotated[int, typer.Option(help="rollouts of an optimiser step")] = 128,
     max_tokens: Annotated[int, typer.Option(help="most tokens of a program")] = 1536,
-    top_p: Annotated[float, typer.Option(help="least probability of the tokens that are drawn from")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="that programs are drawn at, and that counts in learning")] = 1.0,
     target: Annotated[str | None, typer.Option(help="machine that the policy is told of [h200, or sim]")] = None,
     workers: Annotated[int, typer.Option(help="judging processes; 0: as many as fit")] = 0,
     known: Annotated[
@@ -115,8 +116,8 @@ def _config(given: dict[str, Any]) -> RLConfig:
     own = RLConfig()
     named = {name: given[name] for name in ("kl", "entropy") if given[name] is not None}
     loop = {name: given[name] for name in ("learning_rate", "warmup") if given[name] is not None}
-    same = ("algorithm", "objective", "k", "mean_share", "rounds", "epochs", "minibatch", "imitate_steps", "frozen",
-            "blind", "shuffled")  # fmt: skip
+    same = ("algorithm", "objective", "k", "mean_share", "rounds", "save_every", "epochs", "minibatch", "imitate_steps",
+            "frozen", "blind", "shuffled")  # fmt: skip
     curriculum = CurriculumConfig(
         prompts=given["prompts"], spmv_cases=given["cases"], spmm_cases=(given["cases"] + 1) // 2,
         drawn=given["drawn"], real=given["matrices"] is not None, twisted=given["twisted"],
@@ -129,7 +130,7 @@ def _config(given: dict[str, Any]) -> RLConfig:
         play = PlayConfig(
             count=given["group"], explored=given["explored"], turns=given["turns"], machine=target,
             modes=tuple(given["mode"] or own.play.modes),
-            settings=SampleSettings(top_p=given["top_p"], max_tokens=given["max_tokens"]),
+            settings=SampleSettings(given["temperature"], max_tokens=given["max_tokens"]),
         )  # fmt: skip
         return RLConfig(
             judged_on=given["device"],

@@ -33,6 +33,8 @@ class RLConfig:
     mean_share: float = 0.0
     """of 'best': how much the mean reward counts beside it. The best of k alone asks nothing of the other k - 1"""
     rounds: int = 100
+    save_every: int = 1
+    """rounds from one checkpoint to the next: each writes 300 MB"""
     judged_on: JudgedOn = "cuda"
     """whose times the rewards come from; they are never mixed in one run"""
 
@@ -91,7 +93,7 @@ class RLConfig:
                 raise SparseRLError(
                     f"The '{name}' of reinforcement learning must be {known}. Got {getattr(self, name)!r}."
                 )
-        for name in ("rounds", "epochs", "minibatch", "batch_tokens", "imitate_batch"):
+        for name in ("rounds", "save_every", "epochs", "minibatch", "batch_tokens", "imitate_batch"):
             if getattr(self, name) < 1:
                 raise SparseRLError(
                     f"The '{name}' of reinforcement learning must be at least 1. Got {getattr(self, name)}."
@@ -120,6 +122,11 @@ class RLConfig:
             )
         if self.objective == "best" and not 1 <= self.k <= group:
             raise SparseRLError(f"The k of best-of-k must be 1..{group}, the rollouts of a group. Got --k {self.k}.")
+        if self.play.settings.top_p < 1:
+            raise SparseRLError(
+                "Reinforcement learning draws from all tokens: what is never drawn would be learnt unseen. "
+                f"Got top_p {self.play.settings.top_p}; a lower temperature makes rare tokens rarer, too."
+            )
         if not self.play.modes or set(self.play.modes) - set(MODES):
             raise SparseRLError(f"The 'modes' must be some of {', '.join(MODES)}. Got {self.play.modes!r}.")
 

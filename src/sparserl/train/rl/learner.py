@@ -139,6 +139,7 @@ class Learner:
             reference=columns.get("reference"),
             returns=columns.get("returns"),
             total=total,
+            temperature=self.config.play.settings.temperature,
         )
 
     def _column(self, lines: Sequence[Line], name: str, shape: tuple[int, ...]) -> Tensor:

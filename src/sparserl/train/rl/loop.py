@@ -210,14 +210,15 @@ def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Wat
     curves = board(places.out / "tensorboard", run.number) if crew.first else None
     figures: dict[str, Any] = {}
     tokens = 0
-    while run.number < config.rounds:
-        if crew.told(bool(config.loop.budget_s) and time.monotonic() - clock_s > config.loop.budget_s):
-            break
+    time_is_up = False
+    while run.number < config.rounds and not time_is_up:
         figures = run.round()
         tokens += int(figures["tokens"])
         if crew.first:
             _note(places.out, curves, figures)
-        run.save()
+        time_is_up = crew.told(bool(config.loop.budget_s) and time.monotonic() - clock_s > config.loop.budget_s)
+        if time_is_up or run.number % config.save_every == 0 or run.number == config.rounds:
+            run.save()
         if watch is not None and crew.first:
             spent = sum(value for name, value in figures.items() if name.startswith(SECONDS))
             told = {"reward": figures["reward/mean"], "right": figures["share/correct"]}

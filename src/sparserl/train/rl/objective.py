@@ -14,6 +14,10 @@ Logits are the largest thing here (tokens × 8192 × 4 bytes), so they are made 
 time, and again in the backward pass. Log-probabilities of the sampler differ from these by the rounding of another
 order of sums: take the old ones from `figures` before the first step where the ratio must begin at 1.
 
+Probabilities are those at the temperature that the rollouts were drawn at. They must be: were tokens drawn from another
+distribution, from the most probable ones alone say, the mean of A · grad log p over what follows a bad choice would no
+longer be 0, and every certain token after it would be unlearnt.
+
 Not covered: where advantages come from (`advantages`), averaging gradients over several devices (the caller's).
 """
 
@@ -89,6 +93,8 @@ class Batch:
     """what the value head is to say (PPO)"""
     total: int = 0
     """written tokens of the whole step; 0: those of this batch"""
+    temperature: float = 1.0
+    """that the tokens were drawn at"""
 
     def __post_init__(self) -> None:
         for name in ("written", "old", "advantages", "reference", "returns"):
@@ -124,8 +130,8 @@ def figures(policy: Policy, batch: Batch, head: ValueHead | None = None, entropy
     states = _hidden(policy, batch)[:, :-1][chosen]  # (written, width): the state before each written token
     targets = batch.ids[:, 1:][chosen]
     parts = [
-        _token_figures(policy.language, states[at : at + CHUNK], targets[at : at + CHUNK], entropy_gradient)
-        for at in range(0, max(1, len(states)), CHUNK)
+        _token_figures(policy.language, states[piece], targets[piece], batch.temperature, entropy_gradient)
+        for piece in (slice(at, at + CHUNK) for at in range(0, max(1, len(states)), CHUNK))
     ]
     log_probs, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
     values = None if head is None else _beside(batch.written, head(states))
@@ -140,16 +146,21 @@ def _hidden(policy: Policy, batch: Batch) -> Tensor:
     return policy.language.states(batch.ids, prefix)
 
 
-def _token_figures(language: Language, states: Tensor, targets: Tensor, gradient: bool) -> tuple[Tensor, Tensor]:
+def _token_figures(
+    language: Language, states: Tensor, targets: Tensor, temperature: float, gradient: bool
+) -> tuple[Tensor, Tensor]:
     """(written) each. With gradients on, the logits are not kept but made again in the backward pass."""
+    given = (language, states, targets, temperature, gradient)
     if not torch.is_grad_enabled():
-        return _from_logits(language, states, targets, gradient)
-    out: tuple[Tensor, Tensor] = checkpoint(_from_logits, language, states, targets, gradient, use_reentrant=False)
+        return _from_logits(*given)
+    out: tuple[Tensor, Tensor] = checkpoint(_from_logits, *given, use_reentrant=False)
     return out
 
 
-def _from_logits(language: Language, states: Tensor, targets: Tensor, gradient: bool) -> tuple[Tensor, Tensor]:
-    logits = language.head(states)
+def _from_logits(
+    language: Language, states: Tensor, targets: Tensor, temperature: float, gradient: bool
+) -> tuple[Tensor, Tensor]:
+    logits = language.head(states) / temperature
     log_total = logits.logsumexp(-1)
     log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_total
     with torch.set_grad_enabled(gradient and torch.is_grad_enabled()):
