@@ -38,10 +38,24 @@ def test_who_was_given_a_layout_is_compared_with_those_who_chose_and_not_blamed_
     found = group_relative_to_own(rewards, given, right, noise=1e9)
     assert found == pytest.approx([-0.2, 0.2, 0.0, 0.6, -1.8])
     divided = group_relative_to_own(rewards, given, right, noise=0.0)
-    assert divided == pytest.approx(found / np.std(found, ddof=1))
-    own = np.zeros(5, dtype=bool)
+    assert divided == pytest.approx(found / np.std([-0.1, 0.1, 0.0, 0.6], ddof=1))
+    own, everyone = np.zeros(5, dtype=bool), np.ones(5, dtype=bool)
     for nobody in (own, ~own):  # nobody to tell apart
-        assert (group_relative_to_own(rewards, nobody, right, 0.0) == group_relative(rewards, 0.0)).all()
+        assert (group_relative_to_own(rewards, nobody, everyone, 0.0) == group_relative(rewards, 0.0)).all()
+
+
+def test_a_failure_among_many_does_not_set_the_scale_of_the_others() -> None:
+    rewards, right = np.array([0.30, 0.34, 0.38, 0.42, -1.5]), np.array([True, True, True, True, False])
+    own = np.zeros(5, dtype=bool)
+    found = group_relative_to_own(rewards, own, right, noise=0.03)
+    assert found[:4] == pytest.approx(group_relative(rewards[:4], noise=0.03)), "as if it were not there"
+    assert found[4] < -10 and np.ptp(found[:4]) > 2.5 > 0.2 > np.ptp(group_relative(rewards, noise=0.03)[:4])
+    tied = group_relative_to_own(np.array([0.3, 0.3, 0.31, -1.5]), own[:4], np.array([True] * 3 + [False]), 0.03)
+    assert abs(tied[:3]).max() < 0.02 and tied[3] == pytest.approx(-1.803, abs=0.001)  # no noise is blown up
+    few = np.array([0.3, -1.5, -1.5, -1.2, -1.5])
+    assert (group_relative_to_own(few, own, few > 0, 0.03) == group_relative(few, 0.03)).all()  # being right is all
+    nobody = group_relative_to_own(few, own, np.zeros(5, dtype=bool), 0.03)
+    assert np.isfinite(nobody).all() and (nobody == group_relative(few, 0.03)).all()
 
 
 def test_equal_rewards_and_a_rollout_alone_teach_nothing() -> None:

@@ -194,7 +194,7 @@ SMALL = CurriculumConfig(prompts=12, spmv_cases=10, spmm_cases=6)
 
 
 def test_prompts_are_training_matrices_under_every_problem_that_is_tested() -> None:
-    prompts = every_prompt(replace(SMALL, drawn=3, real=True, twisted=5))
+    prompts = every_prompt(replace(SMALL, large=4, drawn=3, real=True, twisted=5))
     assert {prompt.problem for prompt in prompts} == set(PROBLEMS)
     assert {(p.op, p.dtype, p.columns) for p in PROBLEMS} == {
         ("spmv", "float32", 1), ("spmv", "float64", 1), ("spmm", "float32", 32), ("spmm", "float32", 64),
@@ -205,6 +205,8 @@ def test_prompts_are_training_matrices_under_every_problem_that_is_tested() -> N
         case = from_source(prompt.case, prompt.source)
         assert case.split == "train" and prompt.case not in held_out
         assert case.spec is None or splits.may_train(case.spec)
+    seeds = {p.source["seed"] for p in prompts if "seed" in p.source}
+    assert sum(1_375_000 <= seed < 1_500_000 for seed in seeds) == 4
     kinds = Counter(
         f"{prompt.problem.op} {kind}" for prompt in prompts for kind in ("drawn", "twist") if kind in prompt.source
     )

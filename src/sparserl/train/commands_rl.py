@@ -52,6 +52,7 @@ def rl(
     collection: Annotated[Path | None, typer.Option(help="Collection with the best times known.")] = None,
     samples: Samples = None,
     cases: Annotated[int, typer.Option(help="generated matrices for SpMV; half as many for SpMM")] = 800,
+    large: Annotated[int, typer.Option(help="also so many of more than two million nonzeros, for SpMV")] = 0,
     drawn: Annotated[
         int, typer.Option(help="also so many of those that the encoder learns from; half as many for SpMM")
     ] = 0,
@@ -120,7 +121,7 @@ def _config(given: dict[str, Any]) -> RLConfig:
             "frozen", "blind", "shuffled")  # fmt: skip
     curriculum = CurriculumConfig(
         prompts=given["prompts"], spmv_cases=given["cases"], spmm_cases=(given["cases"] + 1) // 2,
-        drawn=given["drawn"], real=given["matrices"] is not None, twisted=given["twisted"],
+        large=given["large"], drawn=given["drawn"], real=given["matrices"] is not None, twisted=given["twisted"],
         most_nonzeros=given["most_nonzeros"], even=given["even"], seed=given["seed"],
     )  # fmt: skip
     if given["problem"]:

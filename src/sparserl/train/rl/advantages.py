@@ -38,18 +38,21 @@ def group_relative(rewards: Array, noise: float) -> Array:
 
 
 def group_relative_to_own(rewards: Array, given: Array, right: Array, noise: float) -> Array:
-    """The same where some rollouts were given their beginning, a layout that they did not choose.
+    """The same where some rollouts were given their beginning, a layout that they did not choose, and some failed.
 
     Those that chose are compared with one another, those that were given with the mean of these; and of the latter one
-    that is right is not blamed for being slow, which may be its layout's fault. given, right: bool, beside the rewards.
+    that is right is not blamed for being slow, which may be its layout's fault. Where most that chose are right, these
+    are the measure, of the mean and of the spread: a failure stands so far below that between the others, divided by a
+    spread that it made, there would be no difference left. given, right: bool, beside the rewards.
     """
-    rewards, own = _checked(rewards), ~given
-    if own.all() or own.sum() < 2:
-        return group_relative(rewards, noise)
-    apart: Array = rewards - rewards[own].mean()
-    apart[own] = _apart(rewards[own])
-    apart[given & right] = apart[given & right].clip(min=0.0)
-    spread = _spread(apart)
+    rewards = _checked(rewards)
+    own = ~given if (~given).sum() >= 2 else np.ones_like(given)
+    most_right = 2 * (own & right).sum() > max(own.sum(), 2)
+    measure = own & right if most_right else own
+    apart: Array = rewards - rewards[measure].mean()
+    apart[~own & right] = apart[~own & right].clip(min=0.0)
+    spread = _spread(apart[right] if most_right else apart)
+    apart[measure] = _apart(rewards[measure])
     return apart / spread if spread > noise else apart
 
 

@@ -23,7 +23,15 @@ from sparserl.bench.reference import problem_name
 from sparserl.errors import SparseRLError, StoreError
 from sparserl.matrix import Array
 from sparserl.records import Problem
-from sparserl.train.cases import TrainingCase, drawn_cases, from_source, range_up_to, training_cases, twisted_cases
+from sparserl.train.cases import (
+    TrainingCase,
+    drawn_cases,
+    from_source,
+    large_range,
+    range_up_to,
+    training_cases,
+    twisted_cases,
+)
 from sparserl.train.rl.episodes import episode_reward
 from sparserl.train.rl.explore import Pair, pair_of
 from sparserl.train.rl.nouns import Prompt, Rollout
@@ -45,6 +53,8 @@ class CurriculumConfig:
     spmv_cases: int = 800
     """generated matrices; problems of one operation share theirs"""
     spmm_cases: int = 400
+    large: int = 0
+    """also so many generated ones of more than two million nonzeros, for SpMV alone"""
     drawn: int = 0
     """also so many of the matrices that the encoder learns from: more kinds of them; half as many for SpMM"""
     real: bool = False
@@ -67,10 +77,10 @@ class CurriculumConfig:
                 "CurriculumConfig needs 'prompts' of at least 1 and as many 'shares' as 'problems'. "
                 f"Got {self.prompts}, {len(self.shares)} and {len(self.problems)}."
             )
-        if min(self.drawn, self.twisted) < 0 or (self.twisted and not self.real):
+        if min(self.large, self.drawn, self.twisted) < 0 or (self.twisted and not self.real):
             raise SparseRLError(
-                "The 'drawn' and 'twisted' of CurriculumConfig must not be negative, and 'twisted' matrices are made "
-                f"of real ones: name their folder. Got {self.drawn} and {self.twisted}."
+                "The 'large', 'drawn' and 'twisted' of CurriculumConfig must not be negative, and 'twisted' matrices "
+                f"are made of real ones: name their folder. Got {self.large}, {self.drawn} and {self.twisted}."
             )
         if min(self.shares) < 0 or not sum(self.shares) > 0:
             raise SparseRLError(f"The 'shares' of CurriculumConfig must not be negative. Got {self.shares}.")
@@ -139,6 +149,7 @@ def training_matrices(config: CurriculumConfig) -> dict[str, list[TrainingCase]]
             drawn, twisted = (many if one else (many + 1) // 2 for many in (config.drawn, config.twisted))
             found[problem.op] = [
                 *training_cases(problem, count, real=config.real, within=within),
+                *training_cases(problem, config.large if one else 0, within=large_range()),
                 *drawn_cases(problem, drawn, few),
                 *twisted_cases(problem, twisted, few),
             ]
