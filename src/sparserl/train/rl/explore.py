@@ -17,6 +17,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -240,14 +241,14 @@ class Elites:
             self.pairs[pair] = replace(self.pairs[pair], mean=mean)
 
     def draw(self, count: int, seed: int) -> list[Elite]:
-        """`count` draws for self-imitation, by lead, from cells and pairs in turn; none where nothing leads.
+        """`count` draws for self-imitation, by lead, half of them from cells and half from pairs.
 
-        Large leads come several times.
+        Large leads come several times. Fewer where only one of the two has any that leads, none where neither has.
         """
         rng = np.random.default_rng([seed, len(self)])
         kinds = [self.cells[cell] for cell in sorted(self.cells)]
         found = [_by_lead(each, -(-count // 2), rng) for each in (kinds, [self.pairs[p] for p in sorted(self.pairs)])]
-        return [elite for both in zip(*found, strict=True) for elite in both][:count]
+        return [elite for both in zip_longest(*found) for elite in both if elite is not None][:count]
 
     def save(self, path: Path) -> None:
         cells = {cell: _to_record(elite) for cell, elite in sorted(self.cells.items())}
