@@ -172,11 +172,10 @@ def test_draws_follow_the_lead_over_the_policy_and_end_when_it_has_caught_up() -
     assert {elite.prompt.structure for elite in elites.draw(50, seed=0)} == {"near"}
     elites.met(near, 0.4)
     assert elites.draw(50, seed=0) == []
-    elites.offer(
-        replace(far, case="third"), RECIPES[0], right(10 / exp(0.8)), 0.9, 0
-    )  # leads nobody, so its cell stays
-    elites.met(replace(far, case="third"), 0.7)
-    assert {elite.prompt.case for elite in elites.draw(50, seed=0)} == {"third"}
+    third = replace(far, case="third")
+    assert not elites.offer(third, RECIPES[0], right(10 / exp(0.8)), 0.99, 0), "its cell keeps what lags less"
+    elites.met(third, 0.7)  # so a matrix leads, and no cell does
+    assert [elite.prompt.case for elite in elites.draw(50, seed=0)] == ["third"] * 25
 
 
 def test_an_archive_comes_back_from_its_file(tmp_path: Path) -> None:
