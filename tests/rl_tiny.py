@@ -156,7 +156,9 @@ def pure(algorithm: Algorithm, rounds: int, seed: int = 0) -> RLConfig:
         play=PlayConfig(count=12, explored=0.0, machine="sim", settings=SampleSettings(max_tokens=280)),
         explore=ExploreConfig(machine="sim"),
         curriculum=CurriculumConfig(prompts=len(CASES), seed=seed),
-        loop=LoopConfig(learning_rate=1e-4, warmup=0, final=1.0, weight_decay=0.0, device="cpu", seed=seed),
+        loop=LoopConfig(
+            learning_rate=1e-4, warmup=0, final=1.0, weight_decay=0.0, device="cpu", seed=seed, save_every_s=0.0
+        ),
     )
 
 

@@ -13,6 +13,7 @@ from sparserl.layouts import admits, parse_line
 from sparserl.recipes import admissible, summarise
 from sparserl.records import Problem
 from sparserl.store import append_jsonl, read_jsonl
+from sparserl.train import samples
 from sparserl.train.cases import TrainingCase
 from sparserl.train.controls import SMS
 from sparserl.train.rl import admitted
@@ -91,5 +92,5 @@ def test_a_torn_last_line_costs_that_line_alone(tmp_path: Path) -> None:
 
 def test_many_matrices_are_shared_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = admitted_of(PROMPTS, tmp_path / "alone.jsonl")
-    monkeypatch.setattr(admitted, "FEW", 1)
+    monkeypatch.setattr(samples, "FEW", 1)
     assert admitted_of(PROMPTS, tmp_path / "shared.jsonl") == alone

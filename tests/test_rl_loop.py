@@ -202,14 +202,20 @@ def _until(last: int, learn: Any) -> Any:
 def test_rounds_since_the_last_checkpoint_are_played_again(
     whole: Path, weights: Path, referee: Referee, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config, out = replace(everything("ppo"), save_every=2), tmp_path / "run"
-    monkeypatch.setattr(loop, "learn", _until(3, loop.learn))
-    with pytest.raises(KilledError):
-        train(config, Places(out, weights), table(referee), Crew())
-    monkeypatch.undo()
-    assert len(curve(out)) == 3 and read_config(out / "policy")["notes"]["step"] == 2
-    assert train(config, Places(out, weights, resume=True), table(referee), Crew()).complete
-    assert curve(out) == curve(whole) and same_weights(out / "policy", whole / "policy")
+    config, save = everything("ppo"), loop.Run.save
+    for last in (2, 0):  # 0: there is none yet
+        out = tmp_path / f"run {last}"
+        monkeypatch.setattr(loop, "learn", _until(3, loop.learn))
+        monkeypatch.setattr(loop.Run, "save", lambda run, last=last: save(run) if run.number == last else None)
+        with pytest.raises(KilledError):
+            train(config, Places(out, weights), table(referee), Crew())
+        monkeypatch.undo()
+        assert len(curve(out)) == 3
+        if last:
+            assert read_config(out / "policy")["notes"]["step"] == 2
+        assert train(config, Places(out, weights, resume=True), table(referee), Crew()).complete
+        assert curve(out) == curve(whole) and same_weights(out / "policy", whole / "policy")
+        assert [*RolloutStore(out / "rollouts").rollouts()] == [*RolloutStore(whole / "rollouts").rollouts()]
 
 
 def test_a_run_draws_from_all_tokens() -> None:
@@ -224,7 +230,7 @@ def test_a_run_stops_when_its_time_is_up_and_says_so(weights: Path, referee: Ref
     found = train(config, Places(tmp_path / "run", weights), table(referee), Crew())
     assert 1 <= found.step < 50 and not found.complete
     assert len(curve(tmp_path / "run")) == found.step
-    less = replace(config, save_every=40, loop=replace(config.loop, budget_s=1e-9))
+    less = replace(config, loop=replace(config.loop, save_every_s=1e9, budget_s=1e-9))
     found = train(less, Places(tmp_path / "less", weights), table(referee), Crew())
     assert found.step == 1 == read_config(tmp_path / "less" / "policy")["notes"]["step"]  # a round, and it is kept
 

@@ -41,7 +41,7 @@ def rl(
     k: Annotated[int, typer.Option(help="of the objective 'best'")] = 8,
     mean_share: Annotated[float, typer.Option(help="of the mean reward in the objective 'best', 0 to 1")] = 0.0,
     rounds: Annotated[int, typer.Option(help="of playing and learning")] = 100,
-    save_every: Annotated[int, typer.Option(help="rounds from one checkpoint to the next")] = 1,
+    save_every: Annotated[float, typer.Option(help="least seconds from one checkpoint to the next")] = 0.0,
     prompts: Annotated[int, typer.Option(help="matrices a round, in all processes together")] = 64,
     group: Annotated[int, typer.Option(help="programs a matrix and round")] = 16,
     turns: Annotated[int, typer.Option(help="most programs an episode, 1 to 3")] = 1,
@@ -117,8 +117,9 @@ def _config(given: dict[str, Any]) -> RLConfig:
     own = RLConfig()
     named = {name: given[name] for name in ("kl", "entropy") if given[name] is not None}
     loop = {name: given[name] for name in ("learning_rate", "warmup") if given[name] is not None}
-    same = ("algorithm", "objective", "k", "mean_share", "rounds", "save_every", "epochs", "minibatch", "imitate_steps",
-            "frozen", "blind", "shuffled")  # fmt: skip
+    loop |= {"save_every_s": given["save_every"], "budget_s": given["budget"], "device": given["learn_on"]}
+    same = ("algorithm", "objective", "k", "mean_share", "rounds", "epochs", "minibatch", "imitate_steps", "frozen",
+            "blind", "shuffled")  # fmt: skip
     curriculum = CurriculumConfig(
         prompts=given["prompts"], spmv_cases=given["cases"], spmm_cases=(given["cases"] + 1) // 2,
         large=given["large"], drawn=given["drawn"], real=given["matrices"] is not None, twisted=given["twisted"],
@@ -140,7 +141,7 @@ def _config(given: dict[str, Any]) -> RLConfig:
             curriculum=curriculum,
             weights=RewardWeights(form=REWARDS[given["reward"]]),  # type: ignore[arg-type]  # checked above
             coefficients=replace(Coefficients(), **named),
-            loop=replace(own.loop, budget_s=given["budget"], device=given["learn_on"], seed=given["seed"], **loop),
+            loop=replace(own.loop, seed=given["seed"], **loop),
             **{name: given[name] for name in same},
         )
     except ValueError as error:

@@ -10,11 +10,11 @@ from __future__ import annotations
 import io
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -60,7 +60,8 @@ def samples_of(
     wanted = {case.name: (case.name, case.split, dict(case.source)) for case in cases}
     known = _read(path) if path.exists() else {}
     missing = [each for name, each in wanted.items() if known.get(name, ("",))[0] != _key(each)]
-    for done, (each, found) in enumerate(_computed(missing, matrices), 1):
+    made = shared_out(partial(_sampled, matrices=matrices), missing)
+    for done, (each, found) in enumerate(zip(missing, made, strict=True), 1):
         known[each[0]] = (_key(each), found)
         if done % SAVE_EVERY == 0 or done == len(missing):
             _write(path, known)
@@ -70,15 +71,17 @@ def samples_of(
 
 
 Source = tuple[str, str, dict[str, Any]]
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 
 
-def _computed(missing: Sequence[Source], matrices: Path | None) -> Iterable[tuple[Source, Sampled]]:
-    make = partial(_sampled, matrices=matrices)
-    if len(missing) <= FEW:
-        yield from zip(missing, map(make, missing), strict=True)
+def shared_out(work: Callable[[Item], Done], items: Sequence[Item]) -> Iterator[Done]:
+    """The work on each matrix, in order, by as many processes as there are cores but one; by this one if few."""
+    if len(items) <= FEW:
+        yield from map(work, items)
         return
     with helpers(max(1, (os.cpu_count() or 2) - 1)) as pool:
-        yield from zip(missing, pool.map(make, missing), strict=True)
+        yield from pool.map(work, items)
 
 
 def _sampled(each: Source, matrices: Path | None) -> Sampled:

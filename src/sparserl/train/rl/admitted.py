@@ -7,14 +7,12 @@ worked out again. Not covered: layout lines that no recipe has.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from sparserl.bench.reference import problem_name
-from sparserl.lifetime import helpers
 from sparserl.recipes import admissible, space, summarise
 from sparserl.records import Problem
 from sparserl.store import append_jsonl, content_key, read_jsonl
@@ -22,12 +20,10 @@ from sparserl.train.cases import from_source
 from sparserl.train.controls import SMS
 from sparserl.train.rl.explore import Pair, pair_of
 from sparserl.train.rl.nouns import Prompt
-from sparserl.train.samples import FEW
+from sparserl.train.samples import shared_out
 
 SAVE_EVERY = 50
 """matrices"""
-AT_ONCE = 4
-"""matrices that a process is given at a time"""
 
 
 def admitted_of(prompts: Iterable[Prompt], path: Path, matrices: Path | None = None) -> dict[Pair, tuple[str, ...]]:
@@ -36,7 +32,7 @@ def admitted_of(prompts: Iterable[Prompt], path: Path, matrices: Path | None = N
     known = {(each["case"], each["problem"], each["key"]): each["bits"] for each in read_jsonl(path)}
     missing = [prompt for pair, (prompt, key) in wanted.items() if (*pair, key) not in known]
     waiting: list[dict[str, Any]] = []
-    for done, records in enumerate(_computed(_by_case(missing), matrices), 1):
+    for done, records in enumerate(shared_out(partial(_records, matrices=matrices), _by_case(missing)), 1):
         known |= {(each["case"], each["problem"], each["key"]): each["bits"] for each in records}
         waiting += records
         if done % SAVE_EVERY == 0:
@@ -75,15 +71,6 @@ def _by_case(prompts: Iterable[Prompt]) -> list[list[Prompt]]:
     return list(found.values())
 
 
-def _computed(cases: Sequence[Sequence[Prompt]], matrices: Path | None) -> Iterator[list[dict[str, Any]]]:
-    work = partial(_records, matrices=matrices)
-    if len(cases) <= FEW:
-        yield from map(work, cases)
-        return
-    with helpers(max(1, (os.cpu_count() or 2) - 1)) as pool:
-        yield from pool.map(work, cases, chunksize=AT_ONCE)
-
-
 def _records(prompts: Sequence[Prompt], matrices: Path | None) -> list[dict[str, Any]]:
     """One matrix under its problems."""
     pattern = from_source(prompts[0].case, prompts[0].source).load(matrices)
@@ -91,6 +78,6 @@ def _records(prompts: Sequence[Prompt], matrices: Path | None) -> list[dict[str,
     for prompt in prompts:
         there = {str(recipe.layout) for recipe in admissible(summarise(pattern, prompt.problem, SMS))}
         bits = sum(1 << at for at, line in enumerate(lines_of(prompt.problem)) if line in there)
-        record: Mapping[str, Any] = {"problem": problem_name(prompt.problem), "key": _key(prompt), "bits": f"{bits:x}"}
-        found.append({"case": prompt.case, **record})
+        name = problem_name(prompt.problem)
+        found.append({"case": prompt.case, "problem": name, "key": _key(prompt), "bits": f"{bits:x}"})
     return found

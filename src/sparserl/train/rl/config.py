@@ -33,8 +33,6 @@ class RLConfig:
     mean_share: float = 0.0
     """of 'best': how much the mean reward counts beside it. The best of k alone asks nothing of the other k - 1"""
     rounds: int = 100
-    save_every: int = 1
-    """rounds from one checkpoint to the next: each writes 300 MB"""
     judged_on: JudgedOn = "cuda"
     """whose times the rewards come from; they are never mixed in one run"""
 
@@ -82,9 +80,10 @@ class RLConfig:
     weights: RewardWeights = field(default_factory=RewardWeights)
     coefficients: Coefficients = field(default_factory=Coefficients)
     loop: LoopConfig = field(
-        default_factory=lambda: LoopConfig(learning_rate=3e-5, warmup=60, final=0.3, weight_decay=0.0)
+        default_factory=lambda: LoopConfig(learning_rate=3e-5, warmup=60, final=0.3, weight_decay=0.0, save_every_s=0.0)
     )
-    """optimiser and schedule; the cosine is over rounds, the warm-up over optimiser steps"""
+    """optimiser, schedule and checkpoints; the cosine is over rounds, the warm-up over optimiser steps. A checkpoint is
+    300 MB: where rounds are short, not after each of them"""
 
     def __post_init__(self) -> None:
         for name, choices in (("algorithm", Algorithm), ("objective", Objective), ("judged_on", JudgedOn)):
@@ -93,7 +92,7 @@ class RLConfig:
                 raise SparseRLError(
                     f"The '{name}' of reinforcement learning must be {known}. Got {getattr(self, name)!r}."
                 )
-        for name in ("rounds", "save_every", "epochs", "minibatch", "batch_tokens", "imitate_batch"):
+        for name in ("rounds", "epochs", "minibatch", "batch_tokens", "imitate_batch"):
             if getattr(self, name) < 1:
                 raise SparseRLError(
                     f"The '{name}' of reinforcement learning must be at least 1. Got {getattr(self, name)}."

@@ -181,15 +181,18 @@ class Run:
         self._take_up(int(known["round"]), known["results"])
 
     def _take_up(self, number: int, results: Sequence[Mapping[str, Any]]) -> None:
-        out, self.number = self.places.out, number
-        if self.crew.first:
-            kept = [line for line in read_jsonl(out / ROUNDS) if line["round"] < self.number]
-            write_atomic(out / ROUNDS, b"")
-            append_jsonl(out / ROUNDS, *kept)
-            assert self.store is not None
-            self.store.drop_after(self.number - 1)
         self.crew.gather([0])  # the others read what the first one wrote
-        self.played = Played(Elites.load(out / ELITES), Results.from_record(results))
+        self.number, self.played = number, Played(Elites.load(self.places.out / ELITES), Results.from_record(results))
+
+    def drop_unsaved(self) -> None:
+        """Forget what is on disk of rounds that are still to be played: a run that died had begun them."""
+        if self.store is None:
+            return
+        path = self.places.out / ROUNDS
+        kept = [line for line in read_jsonl(path) if line["round"] < self.number]
+        write_atomic(path, b"")
+        append_jsonl(path, *kept)
+        self.store.drop_after(self.number - 1)
 
 
 # ── The loop ──────────────────────────────────────────────────────────────────
@@ -207,18 +210,20 @@ def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Wat
         run.restore()
     elif light:
         run.restore_without_optimiser()
+    run.drop_unsaved()
     curves = board(places.out / "tensorboard", run.number) if crew.first else None
     figures: dict[str, Any] = {}
     tokens = 0
-    time_is_up = False
+    time_is_up, saved_s = False, time.monotonic()
     while run.number < config.rounds and not time_is_up:
         figures = run.round()
         tokens += int(figures["tokens"])
         if crew.first:
             _note(places.out, curves, figures)
         time_is_up = crew.told(bool(config.loop.budget_s) and time.monotonic() - clock_s > config.loop.budget_s)
-        if time_is_up or run.number % config.save_every == 0 or run.number == config.rounds:
+        if time_is_up or run.number == config.rounds or time.monotonic() - saved_s > config.loop.save_every_s:
             run.save()
+            saved_s = time.monotonic()
         if watch is not None and crew.first:
             spent = sum(value for name, value in figures.items() if name.startswith(SECONDS))
             told = {"reward": figures["reward/mean"], "right": figures["share/correct"]}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import cast
+from typing import TypeVar, cast
 
 from sparserl.errors import SparseRLError
 from sparserl.judge.reward import mean_speedup, reward
@@ -26,6 +26,8 @@ from sparserl.train.rl.explore import Pair, pair_of
 from sparserl.train.rl.nouns import Prompt
 from sparserl.train.rl.referee import Referee, RefereeConfig, Remembering, open_referee
 from sparserl.train.samples import Sampled, samples_of
+
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,11 @@ class Table:
 def open_table(config: RLConfig, places: Places, crew: Crew) -> Iterator[Table]:
     """Make what is missing of it; the referee is closed in the end."""
     cases = list({case.name: case for each in training_matrices(config.curriculum).values() for case in each}.values())
-    sampled: dict[str, Sampled] = {}
-    if crew.first:  # the others read the file that the first one has made
-        sampled = _samples(cases, places)
-    crew.gather([0])
-    sampled = sampled or _samples(cases, places)
+    sampled = _first_alone(crew, lambda: _samples(cases, places))
     prompts = every_prompt(config.curriculum, {name: each.structure for name, each in sampled.items()})
-    lines = _admitted(prompts, config, places, crew)
+    lines: dict[Pair, tuple[str, ...]] = {}
+    if config.play.explored:
+        lines = _first_alone(crew, lambda: admitted_of(prompts, places.admitted_file, places.matrices))
 
     same = sampled[cases[0].name].sample if config.blind else None
 
@@ -114,9 +114,8 @@ def _samples(cases: Sequence[TrainingCase], places: Places) -> dict[str, Sampled
     return samples_of(cast("Sequence[CollectedCase]", cases), places.samples_file, places.matrices)
 
 
-def _admitted(prompts: Sequence[Prompt], config: RLConfig, places: Places, crew: Crew) -> dict[Pair, tuple[str, ...]]:
-    if not config.play.explored:
-        return {}
-    lines = admitted_of(prompts, places.admitted_file, places.matrices) if crew.first else None
+def _first_alone(crew: Crew, read: Callable[[], Found]) -> Found:
+    """In every process; the others read the file that the first one has brought up to date."""
+    found = read() if crew.first else None
     crew.gather([0])
-    return admitted_of(prompts, places.admitted_file, places.matrices) if lines is None else lines
+    return read() if found is None else found
