@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # What each part of reinforcement learning is worth, on one GPU. Resumable: call it again with the same arguments.
-#   bash runs/ablations.sh OUT --weights SFT [--blind DIR] [--scratch DIR] [--seeds "0 1 2"] [--results DIR] [ARM …] [-- OPTION …]
+#   bash runs/ablations.sh OUT --weights SFT [--blind DIR] [--scratch DIR] [--seeds "0 1 2"] [--results DIR] [--budget S] [ARM …] [-- OPTION …]
 # OUT        run folders, OUT/ARM-SEED
 # --weights  the fine-tuned policy that every arm but two begins with
 # --blind    one that was fine-tuned without an encoder (`runs/one_gpu.sh --study` makes OUT/sft-blind); without it, the
@@ -10,13 +10,14 @@
 # --seeds    one run each
 # --results  the table and the curves [OUT/results]
 # ARM        base (GRPO, best of k, hierarchical reward, one turn), ppo, mean, blind, speed, correct, scratch, turns
-# OPTION     of `sparserl train rl`, for every run: --matrices DIR, --collection DIR, --budget SECONDS, --device sim …
+# OPTION     of `sparserl train rl`, for every run: --matrices DIR, --collection DIR, --device sim …
+# --budget   seconds for this call; if that is not enough it ends with code 75 (try again)
 # A run judges 5 120 programs, the same matrices in every arm of a seed; an episode of three turns is three programs, so
 # 'turns' plays a third as many (rounded up). Seeds come one after the other: after the first there is a whole table.
-# What an earlier run judged on a matrix is not judged there again: its times stand (--known).
+# All of them are one process with one judge (OUT/plan.txt): what a run judged on a matrix is not judged there again.
 set -euo pipefail
 out=${1:?give the folder of the runs} && shift
-weights="" blind="" scratch="" seeds="0 1 2" results="" arms=() options=()
+weights="" blind="" scratch="" seeds="0 1 2" results="" budget=0 arms=() options=()
 while (($#)); do
     case $1 in
         --weights) weights=$2 && shift 2 ;;
@@ -24,6 +25,7 @@ while (($#)); do
         --scratch) scratch=$2 && shift 2 ;;
         --seeds) seeds=$2 && shift 2 ;;
         --results) results=$2 && shift 2 ;;
+        --budget) budget=$2 && shift 2 ;;
         --) shift && options=("$@") && break ;;
         -*) echo "ablations.sh: there is no option $1; the first lines of the script say which there are" >&2 && exit 2 ;;
         *) arms+=("$1") && shift ;;
@@ -36,7 +38,7 @@ if ((!${#arms[@]})); then
 fi
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
-rounds=${ROUNDS:-16} prompts=${PROMPTS:-20} group=${GROUP:-16}
+rounds=${ROUNDS:-8} prompts=${PROMPTS:-20} group=${GROUP:-32}
 mkdir -p "$out"
 
 settings() {  # ARM: what sets it apart, in `own`
@@ -55,15 +57,16 @@ settings() {  # ARM: what sets it apart, in `own`
 
 for arm in "${arms[@]}"; do settings "$arm"; done  # before hours are spent on the others
 runs=()
+: >"$out/plan.txt"
 for seed in $seeds; do
     for arm in "${arms[@]}"; do
-        printf '== %s, seed %s\n' "$arm" "$seed"
         settings "$arm"
-        for run in "${runs[@]}"; do own+=(--known "$run"); done
-        "${sparserl[@]}" train rl --out "$out/$arm-$seed" --rounds "$rounds" --prompts "$prompts" --group "$group" \
-            --even 1 --cases 100 --minibatch 64 --warmup 10 --seed "$seed" --samples "$out/samples.npz" --resume \
-            "${options[@]}" "${own[@]}"
+        printf '%q ' --out "$out/$arm-$seed" --rounds "$rounds" --prompts "$prompts" --group "$group" --even 1 --cases 100 \
+            --minibatch 64 --warmup 10 --seed "$seed" --samples "$out/samples.npz" --resume "${options[@]}" "${own[@]}" \
+            >>"$out/plan.txt"
+        echo >>"$out/plan.txt"
         runs+=("$out/$arm-$seed")
     done
 done
+"${sparserl[@]}" train rl-many "$out/plan.txt" --budget "$budget"
 "${sparserl[@]}" train curves --out "${results:-$out/results}" "${runs[@]}"

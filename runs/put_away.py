@@ -4,9 +4,9 @@
     python runs/put_away.py pack RUN OUT        # a few files in OUT, some 10 MB in place of 300
     python runs/put_away.py unpack OUT RUN      # then: sparserl train rl … --out RUN --resume
 
-The weights are kept as differences from the shipped policy, in steps of a third of each tensor's own spread: off by a
-tenth of what was learnt. The optimiser is not kept. `--base DIR` names another policy than the shipped one; unpacking
-asks for the very same.
+The weights are kept as differences from the shipped policy, in steps of a sixth of each tensor's own spread: off by a
+twentieth of what was learnt. The optimiser is not kept. `--base DIR` names another policy than the shipped one;
+unpacking asks for the very same.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from sparserl.store import read_json, write_json
 
 RUN, POLICY, ABOUT = "run.tar.xz", "policy.safetensors.xz", "about.json"
 LEFT_OUT = ("policy", "resume.pt", "tensorboard", "samples.npz", "samples.jsonl")
-STEPS = 3
+STEPS = 6
 """a standard deviation"""
 FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 6, "lc": 0, "pb": 0}]
 

@@ -41,7 +41,7 @@ start=$weights
 rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
-        --group "$group" --mean-share 0.5 --temperature 0.7 --imitate-steps 16 --learning-rate 4e-5 --frozen \
+        --group "$group" --imitate-steps 16 --frozen \
         --cases 1600 --large 160 --drawn 800 "${twisted[@]}" "${matrices[@]}" "${collection[@]}" \
         --samples "$out/samples.npz" --device "$device" --budget "$budget" --save-every 90 --resume
 }

@@ -10,14 +10,22 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparserl.train.rl.advantages import best_of_k, gae, group_relative, group_relative_to_own, standardised
+from sparserl.train.rl.advantages import (
+    best_of_k,
+    fork,
+    gae,
+    group_relative,
+    group_relative_to_own,
+    shared_part,
+    standardised,
+)
 
 REWARDS = st.lists(st.sampled_from([-2.0, -1.5, 0.0, 0.02, 0.7, 1.3]), min_size=2, max_size=7)
 
 
 @given(REWARDS)
 def test_a_rollout_is_compared_with_the_mean_of_the_others(rewards: list[float]) -> None:
-    found = group_relative(np.array(rewards), noise=1e9)
+    found = group_relative(np.array(rewards))
     others = [np.mean(rewards[:i] + rewards[i + 1 :]) for i in range(len(rewards))]
     assert found == pytest.approx(np.array(rewards) - others, abs=1e-12)
 
@@ -25,9 +33,6 @@ def test_a_rollout_is_compared_with_the_mean_of_the_others(rewards: list[float])
 def test_only_a_spread_above_the_noise_is_divided_by() -> None:
     rewards = np.array([0.0, 0.1, 0.2, 0.3])
     spread = float(np.std(rewards, ddof=1))
-    left = group_relative(rewards, noise=spread + 1e-9)
-    assert group_relative(rewards, noise=spread - 1e-9) == pytest.approx(left / spread)
-    assert np.abs(group_relative(rewards * 1e-3, noise=0.02)).max() < 1e-3
     assert standardised(rewards, spread + 1e-9) is rewards
     assert np.std(standardised(rewards, 0.0), ddof=1) == pytest.approx(1.0)
 
@@ -35,33 +40,46 @@ def test_only_a_spread_above_the_noise_is_divided_by() -> None:
 def test_who_was_given_a_layout_is_compared_with_those_who_chose_and_not_blamed_for_being_slow() -> None:
     rewards = np.array([0.2, 0.4, 0.1, 0.9, -1.5])
     given, right = np.array([False, False, True, True, True]), np.array([True, True, True, True, False])
-    found = group_relative_to_own(rewards, given, right, noise=1e9)
-    assert found == pytest.approx([-0.2, 0.2, 0.0, 0.6, -1.8])
-    divided = group_relative_to_own(rewards, given, right, noise=0.0)
-    assert divided == pytest.approx(found / np.std([-0.1, 0.1, 0.0, 0.6], ddof=1))
+    found = group_relative_to_own(rewards, given, right)
+    assert found == pytest.approx([-0.2, 0.2, 0.9, 1.5, -1.8])  # the failure's 1.8 is praise for the two others
+    well = group_relative_to_own(rewards[:4], given[:4], right[:4])
+    assert well == pytest.approx([-0.2, 0.2, 0.0, 0.6])
     own, everyone = np.zeros(5, dtype=bool), np.ones(5, dtype=bool)
     for nobody in (own, ~own):  # nobody to tell apart
-        assert (group_relative_to_own(rewards, nobody, everyone, 0.0) == group_relative(rewards, 0.0)).all()
+        assert (group_relative_to_own(rewards, nobody, everyone) == group_relative(rewards)).all()
+    alone = group_relative_to_own(np.array([0.2, 0.4, -1.5]), np.array([False, False, True]), np.array([1, 1, 0]) > 0)
+    assert alone == pytest.approx([-0.2, 0.2, -1.8])
 
 
-def test_a_failure_among_many_does_not_set_the_scale_of_the_others() -> None:
+def test_a_failure_leaves_the_difference_between_the_others_as_it_is() -> None:
     rewards, right = np.array([0.30, 0.34, 0.38, 0.42, -1.5]), np.array([True, True, True, True, False])
     own = np.zeros(5, dtype=bool)
-    found = group_relative_to_own(rewards, own, right, noise=0.03)
-    assert found[:4] == pytest.approx(group_relative(rewards[:4], noise=0.03)), "as if it were not there"
-    assert found[4] < -10 and np.ptp(found[:4]) > 2.5
-    assert np.ptp(group_relative(rewards, noise=0.03)[:4]) < 0.2
-    tied = group_relative_to_own(np.array([0.3, 0.3, 0.31, -1.5]), own[:4], np.array([True] * 3 + [False]), 0.03)
-    assert abs(tied[:3]).max() < 0.02 and tied[3] == pytest.approx(-1.803, abs=0.001)  # no noise is blown up
-    few = np.array([0.3, -1.5, -1.5, -1.2, -1.5])
-    assert (group_relative_to_own(few, own, few > 0, 0.03) == group_relative(few, 0.03)).all()  # being right is all
-    nobody = group_relative_to_own(few, own, np.zeros(5, dtype=bool), 0.03)
-    assert np.isfinite(nobody).all() and (nobody == group_relative(few, 0.03)).all()
+    found = group_relative_to_own(shared_part(rewards, right, 0.2), own, right)
+    assert np.ptp(found[:4]) == pytest.approx(0.12 * 5 / 4) and found.sum() == pytest.approx(0.0, abs=1e-12)
+    assert found[4] == pytest.approx(-0.2)
+
+
+@given(REWARDS, st.floats(0.0, 1.0))
+def test_blame_that_is_shared_has_an_end_and_order_is_kept(rewards: list[float], most: float) -> None:
+    whole = np.array(rewards)
+    right = whole > -1.5
+    found = shared_part(whole, right, most)
+    assert (found[right] == whole[right]).all() and (found >= whole).all()
+    if right.any():
+        assert (found[~right] >= whole[right].mean() - most - 1e-12).all()
+    else:
+        assert (found == whole).all()
+
+
+def test_a_fork_is_the_first_token_that_no_other_has_after_the_same_beginning() -> None:
+    others = [(1, 2, 3, 4), (1, 2, 9, 9, 9), (7, 7)]
+    assert fork((1, 2, 9, 5), others) == 3 and fork((1, 8), others) == 1 and fork((5,), others) == 0
+    assert fork((1, 2, 3), others) == 3 and fork((1, 2), []) == 0
 
 
 def test_equal_rewards_and_a_rollout_alone_teach_nothing() -> None:
-    assert not group_relative(np.full(5, 0.7), noise=0.0).any()
-    assert not group_relative(np.array([3.0]), noise=0.0).any()
+    assert not group_relative(np.full(5, 0.7)).any()
+    assert not group_relative(np.array([3.0])).any()
     assert not best_of_k(np.full(5, 0.7), 3).any()
 
 
@@ -77,7 +95,7 @@ def test_best_of_k_is_the_mean_gain_over_all_sets_of_k(rewards: list[float], dat
 
 def test_best_of_one_is_the_mean_reward() -> None:
     rewards = np.array([1.0, -2.0, 0.5])
-    assert best_of_k(rewards, 1) == pytest.approx(group_relative(rewards, noise=1e9))
+    assert best_of_k(rewards, 1) == pytest.approx(group_relative(rewards))
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 4])
@@ -108,7 +126,7 @@ def test_more_than_the_group_is_refused(k: int) -> None:
 @pytest.mark.parametrize("rewards", [[], [0.0, float("nan")], [[1.0, 2.0]]])
 def test_rewards_that_are_no_row_of_numbers_are_refused(rewards: list[float]) -> None:
     with pytest.raises(ValueError, match="row of finite numbers"):
-        group_relative(np.array(rewards), 0.0)
+        group_relative(np.array(rewards))
 
 
 @pytest.mark.parametrize(("gamma", "lam"), [(1.0, 1.0), (0.9, 0.8), (1.0, 0.0), (0.5, 1.0)])

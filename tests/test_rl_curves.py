@@ -5,21 +5,21 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 
 from rl_tiny import PROGRAMS, fitted, prompts
-from sparserl.cli import main
-from sparserl.errors import StoreError
+from sparserl.errors import SparseRLError, StoreError
 from sparserl.policy.checkpoint import read_config
 from sparserl.records import Verdict
 from sparserl.store import read_jsonl
+from sparserl.train.commands_rl import read_plan
 from sparserl.train.rl import loop
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew
@@ -28,6 +28,7 @@ from sparserl.train.rl.curves import arms, read_curve, round_figures, table, wri
 from sparserl.train.rl.curves_svg import Band, chart
 from sparserl.train.rl.nouns import Judged, Rollout, Turn
 from sparserl.train.rl.rollout_store import RolloutStore
+from sparserl.train.rl.several import several
 from sparserl.train.rl.table import open_table
 
 ROOT = Path(__file__).parents[1]
@@ -130,30 +131,10 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fitted(tmp_path_factory.mktemp("tiny"), steps=90)
 
 
-def asked(words: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[RLConfig, Places]:
-    """The settings that `sparserl train rl …` makes of its words."""
-    caught: list[Any] = []
-
-    def catch(*given: Any) -> loop.Finished:
-        caught.extend(given)
-        return loop.Finished(Path("out"), 1, 1, 0, 0.0, {})
-
-    with monkeypatch.context() as patched:
-        patched.setattr(loop, "rl", catch)
-        patched.setattr(sys, "argv", ["sparserl", *words])
-        try:
-            main()
-        except SystemExit as left:
-            assert left.code in (0, None)
-    return caught[0], caught[1]
-
-
-def test_every_arm_differs_from_the_base_in_its_one_thing_and_judges_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    said = script("ablations.sh", tmp_path, "--weights", "sft", "--scratch", "worth", sparserl="echo")
-    words = [shlex.split(row) for row in said.splitlines() if row.startswith("train rl")]
-    made = {Path(each[each.index("--out") + 1]).name: asked(each, monkeypatch) for each in words}
+def test_every_arm_differs_from_the_base_in_its_one_thing_and_judges_enough(tmp_path: Path) -> None:
+    out = tmp_path / "with space"
+    said = script("ablations.sh", out, "--weights", "sft", "--scratch", "worth", sparserl="echo")
+    made = {places.out.name: (config, places) for config, places in read_plan(out / "plan.txt")}
     names = ("base", "ppo", "mean", "blind", "speed", "correct", "turns", "scratch")
     assert list(made) == [f"{name}-{seed}" for seed in range(3) for name in names]
     config = {name: made[f"{name}-0"][0] for name in names}
@@ -169,8 +150,7 @@ def test_every_arm_differs_from_the_base_in_its_one_thing_and_judges_enough(
     for each, _ in made.values():
         assert each.rounds * each.curriculum.prompts * each.play.count * each.play.turns >= 5000
     assert len({each.loop.seed for each, _ in made.values()}) == 3
-    runs = [places.out for _, places in made.values()]
-    assert [places.known for _, places in made.values()] == [tuple(runs[:at]) for at in range(len(runs))]
+    assert [places.out.parent for _, places in made.values()] == [out] * 24
     assert said.splitlines()[-1].startswith("train curves") and said.splitlines()[-1].endswith("/scratch-2")
 
 
@@ -197,6 +177,49 @@ def test_a_tiny_ablation_runs_through_the_script(weights: Path, tmp_path: Path) 
     assert base["judging/judged"] > 0 and base["judging/wall_s"] > 0
     assert read_config(tmp_path / "turns-0" / "policy")["notes"]["step"] == 1
     assert (tmp_path / "results" / "reward.svg").exists()
+
+
+def plan(folder: Path, weights: Path, *runs: str) -> Path:
+    """A plan of small runs on the simulator; what sets each apart is given."""
+    small = (
+        "--device sim --learn-on cpu --cases 2 --most-nonzeros 1e3 --problem 'spmv f32' --max-tokens 280 --workers 1"
+    )
+    short = "--rounds 2 --prompts 2 --group 4 --k 2 --explored 0 --imitate-steps 1 --minibatch 4 --resume"
+    rows = [f"--weights {weights} --samples {folder}/samples.npz {small} {short} {each}" for each in runs]
+    path = folder / "plan.txt"
+    path.write_text("\n\n# a comment\n".join(rows) + "\n")
+    return path
+
+
+def test_runs_of_a_plan_share_a_judge_and_go_on_where_the_time_was_up(weights: Path, tmp_path: Path) -> None:
+    written = plan(tmp_path, weights, f"--out {tmp_path}/one", f"--out {tmp_path}/two --objective mean")
+    asked = read_plan(written)
+    first = list(several(asked, budget_s=1e-3))
+    assert [(each.step, each.complete) for each in first] == [(1, False)]
+    found = {each.folder.name: each for each in several(asked)}
+    assert list(found) == ["one", "two"] and all(each.complete for each in found.values())
+    two = read_jsonl(tmp_path / "two" / loop.ROUNDS)
+    assert [each["round"] for each in two] == [0, 1]
+    assert two[0]["judging/judged"] == 0 and two[0]["judging/remembered"] == 8  # the same weights wrote the same
+    assert list(several(asked)) == []  # nothing is left to do
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"),
+    [
+        ((), "no run in the plan"),
+        (("--out a", "--out a"), "the same --out"),
+        (("--out a", "--out b --workers 2"), "b can't be judged by the referee of a"),
+        (("--out a --turns 9",), "must be 1..3. Got 9"),
+        (("--out a --fast",), "line 1: No such option: --fast"),
+        (("--out 'a",), "line 1: No closing quotation"),
+    ],
+)
+def test_a_plan_that_can_not_be_run_is_refused_at_once(tmp_path: Path, runs: tuple[str, ...], said: str) -> None:
+    with pytest.raises(SparseRLError, match=re.escape(said)):
+        list(several(read_plan(plan(tmp_path, tmp_path, *runs))))
+    with pytest.raises(SparseRLError, match="can't be read"):
+        read_plan(tmp_path / "missing.txt")
 
 
 def test_a_blind_run_sees_the_same_entries_everywhere_and_each_matrix_its_sizes(tmp_path: Path) -> None:

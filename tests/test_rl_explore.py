@@ -27,6 +27,7 @@ from sparserl.recipes import admissible, candidates, space, summarise
 from sparserl.records import Problem, Verdict
 from sparserl.train.cases import TrainingCase, from_source
 from sparserl.train.controls import SMS
+from sparserl.train.rl import explore
 from sparserl.train.rl.climb import Climb, ClimbConfig, climb
 from sparserl.train.rl.curriculum import PROBLEMS, Curriculum, CurriculumConfig, Results, Seen, every_prompt
 from sparserl.train.rl.explore import Elites, ExploreConfig, Explorer, mapping_of, pair_of
@@ -143,7 +144,8 @@ def test_a_cell_keeps_the_best_program_and_refuses_what_is_not_verified() -> Non
     assert len(elites) == 3
 
 
-def test_of_every_matrix_the_fastest_is_kept_whatever_its_kind() -> None:
+def test_of_every_matrix_the_fastest_is_kept_whatever_its_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explore, "MOST_DRAWS", 1000)
     elites = Elites()
     one, two = RECIPES[0], next(text for text in RECIPES if parse(text).layout.name != parse(RECIPES[0]).layout.name)
     assert elites.offer(PROMPT, one, right(5.0), 0.0, 0) and elites.offer(OTHER, one, right(2.0), 0.0, 0)
@@ -157,7 +159,8 @@ def test_of_every_matrix_the_fastest_is_kept_whatever_its_kind() -> None:
     assert {(each.prompt.case, each.text) for each in drawn[1::2]} == {(PROMPT.case, two), (OTHER.case, one)}
 
 
-def test_draws_follow_the_lead_over_the_policy_and_end_when_it_has_caught_up() -> None:
+def test_draws_follow_the_lead_over_the_policy_and_end_when_it_has_caught_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(explore, "MOST_DRAWS", 1000)
     elites = Elites()
     far, near = replace(PROMPT, structure="far"), replace(OTHER, structure="near")
     elites.offer(far, RECIPES[0], right(10 / exp(0.9)), 0.45, 0)
@@ -176,6 +179,16 @@ def test_draws_follow_the_lead_over_the_policy_and_end_when_it_has_caught_up() -
     assert not elites.offer(third, RECIPES[0], right(10 / exp(0.8)), 0.99, 0), "its cell keeps what lags less"
     elites.met(third, 0.7)  # so a matrix leads, and no cell does
     assert [elite.prompt.case for elite in elites.draw(50, seed=0)] == ["third"] * 25
+
+
+def test_no_program_is_drawn_more_than_twice_from_kinds_and_twice_from_matrices() -> None:
+    elites = Elites()
+    for place in range(20):
+        elites.offer(replace(PROMPT, case=f"case{place}", structure=f"kind{place}"), RECIPES[0], right(5.0), 0.0, 0)
+    elites.met(replace(PROMPT, case="case3"), -9.0)
+    drawn = Counter(elite.prompt.case for elite in elites.draw(512, seed=0))
+    assert drawn == dict.fromkeys(drawn, 4) and len(drawn) == 20
+    assert len(elites.draw(16, seed=0)) == 16
 
 
 def test_an_archive_comes_back_from_its_file(tmp_path: Path) -> None:

@@ -276,11 +276,11 @@ def lines(rollouts: list[Rollout]) -> list[Line]:
 
 def test_what_was_written_after_the_best_turn_has_no_advantage_and_no_return() -> None:
     rollouts = [episode(0, -1.0, 0.5), episode(0, 1.0, -2.0)]
-    config = replace(pure("grpo", 1), noise=100.0)
+    config = replace(pure("grpo", 1), unit=1.0)
     found = with_group_advantages(lines(rollouts), scores_of(rollouts, config), ends_of(rollouts))
     assert [each.columns["advantages"].tolist() for each in found] == [[-0.5] * 8 + [0.0], [0.5] * 4 + [0.0] * 5]
     config = replace(pure("ppo", 1), noise=100.0)
-    found = with_token_advantages(lines(rollouts), scores_of(rollouts, config), ends_of(rollouts), config, 1.0)
+    found = with_token_advantages(lines(rollouts), scores_of(rollouts, config).whole, ends_of(rollouts), config, 1.0)
     written = [each.columns["returns"][each.written].tolist() for each in found]
     assert written == [[0.5] * 6, [1.0] * 3 + [0.0] * 3]
     assert np.isclose(sum(each.columns["advantages"].sum() for each in found), 0.0), "centred over the round"
@@ -288,24 +288,26 @@ def test_what_was_written_after_the_best_turn_has_no_advantage_and_no_return() -
 
 def test_groups_are_compared_within_themselves_alone() -> None:
     rollouts = [episode(0, 1.0), episode(0, 3.0), episode(1, 11.0), episode(1, 13.0)]
-    mean = replace(pure("grpo", 1), noise=100.0, most_blame=9.0)
-    assert scores_of(rollouts, mean).tolist() == [-2.0, 2.0, -2.0, 2.0]
-    best = replace(mean, objective="best", k=2)
-    assert scores_of(rollouts, best).tolist() == [0.0, 4.0, 0.0, 4.0]
-    assert scores_of(rollouts, replace(best, mean_share=0.25)).tolist() == [-0.5, 3.5, -0.5, 3.5]
-    assert scores_of(rollouts, replace(best, mean_share=1.0)).tolist() == [-2.0, 2.0, -2.0, 2.0]
+    mean = replace(pure("grpo", 1), unit=1.0)
+    assert scores_of(rollouts, mean).whole.tolist() == [-2.0, 2.0, -2.0, 2.0]
+    best = replace(mean, objective="best", k=2, mean_share=0.0)
+    assert scores_of(rollouts, best).whole.tolist() == [0.0, 4.0, 0.0, 4.0]
+    assert scores_of(rollouts, replace(best, mean_share=0.25)).whole.tolist() == [-0.5, 3.5, -0.5, 3.5]
+    assert scores_of(rollouts, replace(best, mean_share=1.0)).whole.tolist() == [-2.0, 2.0, -2.0, 2.0]
     with pytest.raises(SparseRLError, match="'mean_share'"):
         replace(best, mean_share=1.5)
-    assert scores_of(rollouts, replace(best, objective="mean", algorithm="ppo")).tolist() == [1.0, 3.0, 11.0, 13.0]
+    assert scores_of(rollouts, replace(best, objective="mean", algorithm="ppo")).whole.tolist() == [
+        1.0,
+        3.0,
+        11.0,
+        13.0,
+    ]
 
 
-def test_one_that_fails_among_many_is_pushed_away_no_harder_than_said() -> None:
-    rollouts = [episode(0, reward) for reward in [-1.0, *[0.5] * 15]]
-    config = replace(pure("grpo", 1), noise=0.03)
-    free, cut = (scores_of(rollouts, replace(config, most_blame=most)) for most in (100.0, 1.0))
-    assert free[0] < -3 and cut[0] == -1.0 and (cut[1:] == free[1:]).all() and (cut[1:] > 0).all()
-    with pytest.raises(SparseRLError, match="'most_blame'"):
-        replace(config, most_blame=0.0)
+@pytest.mark.parametrize("wrong", [{"unit": 0.0}, {"shared_blame": -1.0}])
+def test_a_unit_is_above_0_and_shared_blame_not_below(wrong: dict[str, float]) -> None:
+    with pytest.raises(SparseRLError, match=f"'{next(iter(wrong))}'"):
+        replace(pure("grpo", 1), **wrong)  # type: ignore[arg-type]
 
 
 def test_shuffled_rewards_are_the_same_ones_elsewhere() -> None:

@@ -163,7 +163,22 @@ def test_k3_is_never_negative_and_its_mean_is_the_kl() -> None:
     assert bool((each >= 0).all())
     truth = (ours.exp() * (ours - theirs)).sum()
     assert float((ours.exp() * each).sum()) == pytest.approx(float(truth))
-    assert torch.isfinite(k3(torch.tensor(-500.0), torch.tensor(0.0)))
+    assert torch.isfinite(k3(torch.tensor(0.0), torch.tensor(-500.0)))
+
+
+def test_the_kl_does_not_bring_back_with_force_what_has_become_rare(policy: Policy) -> None:
+    """A token a thousand times rarer than when it was drawn is pulled at no harder than by one unit of advantage."""
+    batch = some_batch(policy)
+    row, place = 1, 4
+    assert bool(batch.written[row, place])
+    reference = batch.old.clone()
+    reference[row, place] += 7.0
+    batch = replace(batch, reference=reference, advantages=torch.zeros(3, 1))
+    pulled = gradients(policy, grpo(policy, batch, Coefficients(kl=1.0)).loss)
+    one = torch.zeros(batch.ids.shape)
+    one[row, place] = 1.0
+    pushed = gradients(policy, grpo(policy, replace(batch, advantages=one), PLAIN).loss)
+    assert float((pulled @ pushed) / (pushed @ pushed)) == pytest.approx(1.0, abs=0.01)
 
 
 def test_the_kl_pulls_towards_the_reference(policy: Policy) -> None:

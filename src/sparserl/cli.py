@@ -43,8 +43,8 @@ for _stage in (
     commands_corpus.corpus, commands_tokens.tokenizer, commands_encode.encoder, commands_collect.collect,
     commands_collect.estimate, commands_collect.misfits,
     commands_stages.pretrain, commands_stages.sft, commands_stages.worth, commands_stages.turns, commands_stages.rank,
-    commands_rl.rl, commands_control.climb, commands_control.beyond, commands_control.curves, commands_stages.ship,
-    commands_encode.probe,
+    commands_rl.rl, commands_rl.rl_many, commands_control.climb, commands_control.beyond, commands_control.curves,
+    commands_stages.ship, commands_encode.probe,
 ):  # fmt: skip
     train.command()(_stage)
 app.command("eval")(commands_eval.evaluate)
@@ -190,15 +190,11 @@ def _write(found: Operator, name: str, folder: Path, json_file: str) -> None:
         raise SparseRLError(f"Can't write to the folder {where.parent}: {error.strerror}.") from error
 
 
-UsageError: type[Exception] = typer.BadParameter.__mro__[1]
-"""of the command line itself; typer brings its own copy of click or uses the installed one, and exports the subclass"""
-
-
 def main() -> None:
     """The entry point of the `sparserl` command."""
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
-    except (SparseRLError, UsageError) as error:
+    except (SparseRLError, commands_stages.UsageError) as error:
         text = str(error) if isinstance(error, SparseRLError) else f"{_usage(error)} See `sparserl --help`."
         typer.echo(f"sparserl: {' '.join(text.split())}", err=True)
         sys.exit(2)

@@ -1,10 +1,13 @@
-"""`sparserl train rl`: the command. What it does is in `rl.loop`; every setting that it lacks is in `rl.config`.
+"""`sparserl train rl` and `rl-many`: the commands. What they do is in `rl.loop` and `rl.several`; every setting that
+they lack is in `rl.config`.
 
 A run that stopped because its `--budget` was spent ends with exit code 75 (try again): call it again with `--resume`.
 """
 
 from __future__ import annotations
 
+import functools
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,13 +24,14 @@ from sparserl.train.commands_stages import (
     Rate,
     Resume,
     Samples,
+    UsageError,
     Warmup,
     progress,
 )
 
 if TYPE_CHECKING:
     from sparserl.train.loop import Finished
-    from sparserl.train.rl.config import RLConfig
+    from sparserl.train.rl.config import Places, RLConfig
 
 REWARDS = {"hierarchical": "hierarchical", "speed": "speed", "correct": "correctness"}
 
@@ -39,7 +43,7 @@ def rl(
     algorithm: Annotated[str, typer.Option(help="ppo or grpo")] = "grpo",
     objective: Annotated[str, typer.Option(help="mean reward, or best: of k, as the product keeps the best")] = "best",
     k: Annotated[int, typer.Option(help="of the objective 'best'")] = 8,
-    mean_share: Annotated[float, typer.Option(help="of the mean reward in the objective 'best', 0 to 1")] = 0.0,
+    mean_share: Annotated[float, typer.Option(help="of the mean reward in the objective 'best', 0 to 1")] = 0.5,
     rounds: Annotated[int, typer.Option(help="of playing and learning")] = 100,
     save_every: Annotated[float, typer.Option(help="least seconds from one checkpoint to the next")] = 0.0,
     prompts: Annotated[int, typer.Option(help="matrices a round, in all processes together")] = 64,
@@ -73,7 +77,7 @@ def rl(
     epochs: Annotated[int, typer.Option(help="times that a round's rollouts are gone through")] = 2,
     minibatch: Annotated[int, typer.Option(help="rollouts of an optimiser step")] = 128,
     max_tokens: Annotated[int, typer.Option(help="most tokens of a program")] = 1536,
-    temperature: Annotated[float, typer.Option(help="that programs are drawn at, and that counts in learning")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="that programs are drawn at, and that counts in learning")] = 0.7,
     target: Annotated[str | None, typer.Option(help="machine that the policy is told of [h200, or sim]")] = None,
     workers: Annotated[int, typer.Option(help="judging processes; 0: as many as fit")] = 0,
     known: Annotated[
@@ -89,15 +93,60 @@ def rl(
     seed: Annotated[int, typer.Option(help="of what is played, drawn and learnt")] = 0,
 ) -> None:
     """Learn from the compiler's verdict and the clock."""
-    from sparserl.train.rl.config import Places
+    given = dict(locals())
     from sparserl.train.rl.loop import rl as run
 
-    given = dict(locals())
-    config = _config(given)
-    places = Places(out, weights, judge, matrices, samples, collection, workers, resume, tuple(known or ()))
+    config, places = _asked(given)
     with progress("rl") as watch:
         found = run(config, places, watch)
     _say(found)
+
+
+def rl_many(
+    plan: Annotated[Path, typer.Argument(help="File of runs: a line is what follows `sparserl train rl`.")],
+    budget: Annotated[float, typer.Option(help="Seconds for all of them; then stop cleanly. 0: no limit.")] = 0.0,
+) -> None:
+    """Runs of `train rl` one after the other, with one judge, which remembers what it has judged."""
+    from sparserl.train.rl.several import several
+
+    runs = read_plan(plan)
+    complete = True
+    with progress("rl") as watch:
+        for found in several(runs, watch, budget):
+            _say(found, leave=False)
+            complete = found.complete
+    if not complete:
+        typer.echo("The time is up: call again to go on.")
+        raise typer.Exit(TRY_AGAIN)
+
+
+def read_plan(path: Path) -> list[tuple[RLConfig, Places]]:
+    """The runs of a plan; empty lines and comments count for nothing."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SparseRLError(f"The plan {path} can't be read ({error}).") from error
+    app = typer.Typer(add_completion=False)
+    app.command()(functools.wraps(rl)(lambda **given: _asked(given)))
+    command = typer.main.get_command(app)
+    found = []
+    for number, line in enumerate(lines, 1):
+        try:
+            words = shlex.split(line, comments=True)
+            if words:
+                found.append(command.main(words, prog_name=f"{path}, line {number}", standalone_mode=False))
+        except (UsageError, ValueError) as error:
+            said = error.format_message() if isinstance(error, UsageError) else str(error)
+            raise SparseRLError(f"{path}, line {number}: {said}") from error
+    return found
+
+
+def _asked(given: dict[str, Any]) -> tuple[RLConfig, Places]:
+    """What the words of a command line make."""
+    from sparserl.train.rl.config import Places
+
+    names = ("out", "weights", "judge", "matrices", "samples", "collection", "workers", "resume")
+    return _config(given), Places(**{name: given[name] for name in names}, known=tuple(given["known"] or ()))
 
 
 def _config(given: dict[str, Any]) -> RLConfig:
@@ -148,12 +197,12 @@ def _config(given: dict[str, Any]) -> RLConfig:
         raise SparseRLError(str(error)) from error
 
 
-def _say(found: Finished) -> None:
+def _say(found: Finished, leave: bool = True) -> None:
     checks = ", ".join(f"{name.replace('/', ' ')} {value:.4f}" for name, value in found.checks.items())
     typer.echo(
         f"{found.folder}/policy: round {found.step} of {found.steps}, {found.tokens} tokens written "
         f"in {found.seconds:.0f} s{'; ' + checks if checks else ''}"
     )
-    if not found.complete:
+    if leave and not found.complete:
         typer.echo("The time is up: call again with --resume to go on, or elsewhere with --weights.")
         raise typer.Exit(TRY_AGAIN)

@@ -22,6 +22,9 @@ Switch = Literal["auto", "on", "off"]
 TRY_AGAIN = 75
 """what sysexits.h calls EX_TEMPFAIL"""
 
+UsageError: Any = typer.BadParameter.__mro__[1]
+"""of a command line itself; typer brings its own copy of click or uses the installed one, and exports the subclass"""
+
 Out = Annotated[Path, typer.Option(help="Folder of the run.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the checkpoint in OUT, if there is one.")]
 Budget = Annotated[float, typer.Option(help="Seconds; then stop cleanly with a checkpoint. 0: no limit.")]

@@ -3,7 +3,8 @@
 The gradient step is the mean over rollouts of advantage times the gradient of the log-probability. Two objectives:
 
 - `group_relative`: the mean reward. The others' mean is the baseline, so a rollout is never compared with itself.
-  `group_relative_to_own` tells those apart that were given their beginning.
+  `group_relative_to_own` tells those apart that were given their beginning. Nothing is divided by a group's spread: one
+  failure would make it, and between the others there would be no difference left; or noise would.
 - `best_of_k`: the expected best of k, because the product keeps the best of k. For a set S of k rollouts
   max(S) - max(S without i) weighs rollout i: what is taken away does not depend on i, so it adds no bias. The mean over
   all sets is known in closed form (tests prove it against all sets, and that it is unbiased).
@@ -14,6 +15,7 @@ in place of the rewards. Pure numpy. Not covered: several groups at once.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import comb
 
 import numpy as np
@@ -23,44 +25,52 @@ from sparserl.matrix import Array
 
 def standardised(advantages: Array, noise: float) -> Array:
     """Divided by their standard deviation where that is above `noise`; otherwise as they are, so noise stays small."""
-    spread = _spread(advantages)
+    spread = float(np.std(advantages, ddof=1)) if advantages.size > 1 else 0.0
     return advantages / spread if spread > noise else advantages
 
 
-def group_relative(rewards: Array, noise: float) -> Array:
-    """Reward less the mean of the others, divided by the standard deviation of the rewards where that is above `noise`.
-
-    A rollout alone in its group has nothing to be compared with: 0.
-    """
-    rewards = _checked(rewards)
-    spread, apart = _spread(rewards), _apart(rewards)
-    return apart / spread if spread > noise else apart
+def group_relative(rewards: Array) -> Array:
+    """Reward less the mean of the others; a rollout alone in its group has nothing to be compared with: 0."""
+    return _apart(_checked(rewards))
 
 
-def group_relative_to_own(rewards: Array, given: Array, right: Array, noise: float) -> Array:
-    """The same where some rollouts were given their beginning, a layout that they did not choose, and some failed.
+def group_relative_to_own(rewards: Array, given: Array, right: Array) -> Array:
+    """The same where some rollouts were given their beginning, a layout that they did not choose.
 
-    Those that chose are compared with one another, those that were given with the mean of these; and of the latter one
-    that is right is not blamed for being slow, which may be its layout's fault. Where most that chose are right, these
-    are the measure, of the mean and of the spread: a failure stands so far below that between the others, divided by a
-    spread that it made, there would be no difference left. given, right: bool, beside the rewards.
+    Those that chose are compared with one another. Of the given ones a right one is not blamed for being slow, which
+    may be its layout's fault, but is praised where it is ahead of the mean of those that chose; failures among them are
+    blamed, and the others praised for it, so that what all of them write alike is pushed nowhere. given, right: bool,
+    beside the rewards.
     """
     rewards = _checked(rewards)
     own = ~given if (~given).sum() >= 2 else np.ones_like(given)
-    most_right = 2 * (own & right).sum() > max(own.sum(), 2)
-    measure = own & right if most_right else own
-    apart: Array = rewards - rewards[measure].mean()
-    apart[~own & right] = apart[~own & right].clip(min=0.0)
-    spread = _spread(apart[right] if most_right else apart)
-    apart[measure] = _apart(rewards[measure])
-    return apart / spread if spread > noise else apart
+    found: Array = rewards - rewards[own].mean()
+    lacks = np.where(right, 0.0, found)[~own]
+    found = found.clip(min=0.0)
+    found[~own] += _apart(lacks) if len(lacks) > 1 else lacks
+    found[own] = _apart(rewards[own])
+    return found
+
+
+def shared_part(rewards: Array, right: Array, most: float) -> Array:
+    """The rewards with failures raised to `most` below the mean of the right ones; as they are where none is right.
+
+    What is raised here is the failure's alone: blame for what right programs of its group do not begin with.
+    """
+    rewards = _checked(rewards)
+    return np.where(right, rewards, rewards.clip(min=rewards[right].mean() - most)) if right.any() else rewards
+
+
+def fork(ids: Sequence[int], others: Sequence[Sequence[int]]) -> int:
+    """The place of the first token that none of the others has after the same beginning; 0 without others."""
+    return max((_alike(ids, each) for each in others), default=0)
 
 
 def best_of_k(rewards: Array, k: int) -> Array:
     """k times what a rollout adds to the best of a random set of k that it is in; never negative.
 
     Their mean times the gradient of the log-probability is an unbiased estimate of the gradient of the expected best of
-    k. For k = 1 the best of the others is no number, and their mean stands in: `group_relative` undivided.
+    k. For k = 1 the best of the others is no number, and their mean stands in: `group_relative`.
     """
     rewards = _checked(rewards)
     count = len(rewards)
@@ -96,8 +106,10 @@ def gae(rewards: Array, values: Array, gamma: float, lam: float) -> tuple[Array,
     return advantages, advantages + values
 
 
-def _spread(values: Array) -> float:
-    return float(np.std(values, ddof=1)) if values.size > 1 else 0.0
+def _alike(ids: Sequence[int], others: Sequence[int]) -> int:
+    count = min(len(ids), len(others))
+    unlike = np.flatnonzero(np.asarray(ids[:count]) != np.asarray(others[:count]))
+    return int(unlike[0]) if len(unlike) else count
 
 
 def _apart(rewards: Array) -> Array:

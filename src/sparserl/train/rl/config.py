@@ -30,7 +30,7 @@ class RLConfig:
     """mean: the mean reward; best: the expected best of k, as the product keeps the best of k"""
     k: int = 8
     """of 'best'; at most the group"""
-    mean_share: float = 0.0
+    mean_share: float = 0.5
     """of 'best': how much the mean reward counts beside it. The best of k alone asks nothing of the other k - 1"""
     rounds: int = 100
     judged_on: JudgedOn = "cuda"
@@ -42,11 +42,14 @@ class RLConfig:
     """rollouts of one optimiser step, at random: lengths go with kinds of programs, so a step needs all of them"""
     batch_tokens: int = 32768
     """that go through the model at one time, padding counted; a step adds up as many of these as it needs"""
+    unit: float = 0.2
+    """a difference of rewards, which are logarithms of speed-ups, that is an advantage of 1 (GRPO). The same for all
+    groups: a failure then costs what it costs in the end, a hundred times a percent of speed"""
+    shared_blame: float = 1.0
+    """so much of a failure's advantage at most falls on what right programs of its group begin with as well; the rest
+    falls on what it wrote from the first token on that none of them has"""
     noise: float = 0.03
-    """advantages are not divided by a standard deviation below this: the measured noise of a brief timing, as a log"""
-    most_blame: float = 1.0
-    """advantages of whole rollouts (GRPO) are cut at minus this: one that fails among many that don't stands several
-    standard deviations below them, and would push at every token that it shares with them"""
+    """advantages (PPO) are not divided by a standard deviation below this: the measured noise of a brief timing"""
     gamma: float = 1.0
     lam: float = 1.0
     """of generalised advantage estimation (PPO); the reward comes with the last token, a thousand after the layout was
@@ -80,10 +83,12 @@ class RLConfig:
     weights: RewardWeights = field(default_factory=RewardWeights)
     coefficients: Coefficients = field(default_factory=Coefficients)
     loop: LoopConfig = field(
-        default_factory=lambda: LoopConfig(learning_rate=3e-5, warmup=60, final=0.3, weight_decay=0.0, save_every_s=0.0)
+        default_factory=lambda: LoopConfig(
+            learning_rate=3e-5, warmup=60, final=0.3, weight_decay=0.0, clip=0.1, save_every_s=0.0
+        )
     )
-    """optimiser, schedule and checkpoints; the cosine is over rounds, the warm-up over optimiser steps. A checkpoint is
-    300 MB: where rounds are short, not after each of them"""
+    """optimiser, schedule and checkpoints; the cosine is over rounds, the warm-up over optimiser steps. The gradient is
+    cut at several times its usual norm. A checkpoint is 300 MB: where rounds are short, not after each of them"""
 
     def __post_init__(self) -> None:
         for name, choices in (("algorithm", Algorithm), ("objective", Objective), ("judged_on", JudgedOn)):
@@ -107,8 +112,11 @@ class RLConfig:
                 "Reinforcement learning needs 'gamma' in (0, 1], 'lam' in [0, 1], 'kl_stop' and 'value_rate' above 0. "
                 f"Got {self.gamma}, {self.lam}, {self.kl_stop} and {self.value_rate}."
             )
-        if not self.most_blame > 0:
-            raise SparseRLError(f"The 'most_blame' of reinforcement learning must be above 0. Got {self.most_blame}.")
+        if not (self.unit > 0 and self.shared_blame >= 0):
+            raise SparseRLError(
+                "Reinforcement learning needs a 'unit' above 0 and a 'shared_blame' that is not negative. "
+                f"Got {self.unit} and {self.shared_blame}."
+            )
         if not 0 <= self.mean_share <= 1:
             raise SparseRLError(f"The 'mean_share' of reinforcement learning must be in [0, 1]. Got {self.mean_share}.")
         self._check_group()

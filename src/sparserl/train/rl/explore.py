@@ -194,6 +194,8 @@ class Elite:
 
 MOST_LEAD = 0.5
 """a lead counts at most so much in a draw: where the policy fails, everything leads by far"""
+MOST_DRAWS = 2
+"""of one program a draw: a young archive is small, and what is drawn fifty times a round is learnt by heart"""
 
 
 class Elites:
@@ -243,7 +245,7 @@ class Elites:
     def draw(self, count: int, seed: int) -> list[Elite]:
         """`count` draws for self-imitation, by lead, half of them from cells and half from pairs.
 
-        Large leads come several times. Fewer where only one of the two has any that leads, none where neither has.
+        Large leads come more often, at most `MOST_DRAWS` times from each. Fewer where few lead, none where none does.
         """
         rng = np.random.default_rng([seed, len(self)])
         kinds = [self.cells[cell] for cell in sorted(self.cells)]
@@ -286,7 +288,8 @@ def _by_lead(elites: Sequence[Elite], count: int, rng: np.random.Generator) -> l
     if not ahead or count < 1:
         return []
     weights: Array = np.array([min(elite.lead, MOST_LEAD) for elite in ahead])
-    return [ahead[int(at)] for at in spread_draws(weights, count, rng)]
+    times = np.bincount(spread_draws(weights, count, rng), minlength=len(ahead)).clip(max=MOST_DRAWS)
+    return [ahead[int(at)] for at in rng.permutation(np.repeat(np.arange(len(ahead)), times))]
 
 
 def _to_record(elite: Elite) -> dict[str, Any]:

@@ -99,7 +99,7 @@ class Run:
         self.player = Player(sampler, table.referee, earned, table.look, config.play, openings=openings)
         self.store = RolloutStore(places.out / FOLDER) if crew.first else None
         self.seconds: dict[str, float] = {}
-        self._counted: dict[str, float] = {}
+        self._counted = self._counts()
 
     def round(self) -> dict[str, Any]:
         """Play, judge and learn once; the figures of the round."""
@@ -127,10 +127,13 @@ class Run:
 
     def _judging(self) -> dict[str, float]:
         """What the referee counted in this round; empty where it doesn't count."""
+        before, self._counted = self._counted, self._counts()
+        return {name: value - before.get(name, 0.0) for name, value in self._counted.items()}
+
+    def _counts(self) -> dict[str, float]:
+        """Since the referee was opened, which may have served other runs."""
         counts = getattr(self.player.referee, "counts", None)
-        now = counts.figures() if isinstance(counts, Counts) else {}
-        before, self._counted = self._counted, now
-        return {name: value - before.get(name, 0.0) for name, value in now.items()}
+        return counts.figures() if isinstance(counts, Counts) else {}
 
     def _store(self, found: Round) -> None:
         if self.store is not None:

@@ -2,13 +2,15 @@
 
     ratio   = exp(log p - log p_old)
     policy  = -mean min(ratio · A, clip(ratio, 1 - low, 1 + high) · A)
-    kl      = mean (exp(d) - 1 - d),  d = log p_reference - log p                        (the k3 estimator)
+    kl      = mean (exp(d) - 1 - d),  d = log p - log p_reference                        (the k3 estimator)
     value   = mean (V - return)² / 2
     PPO     = policy + c_kl · kl - c_entropy · entropy + c_value · value;  GRPO is the same without a value
 
 Means are over the tokens that the policy wrote. A step of several batches gives each the `total` of written tokens:
-their losses then add up to that of one large batch. k3 is never negative and 0 for equal policies; taken as a loss its
-gradient is that of KL(reference ‖ policy), which near the reference is also that of KL(policy ‖ reference).
+their losses then add up to that of one large batch. k3 is never negative and 0 for equal policies. It is that of
+KL(reference ‖ policy), as the tokens were drawn before the step: from them the other one, with d turned round, is an
+estimate of nothing, and its exp(d) pulls a thousand times harder at a token that has become a thousand times rarer than
+its advantage pushed. So a mistake that had just been unlearnt was learnt again, by heart.
 
 Logits are the largest thing here (tokens × 8192 × 4 bytes), so they are made for written tokens alone, `CHUNK` at a
 time, and again in the backward pass. Log-probabilities of the sampler differ from these by the rounding of another
@@ -193,7 +195,7 @@ def clipped(ratio: Tensor, advantages: Tensor, coefficients: Coefficients) -> Te
 
 
 def k3(log_probs: Tensor, others: Tensor) -> Tensor:
-    """Of each token, an estimate of KL(policy ‖ other) from tokens that the policy drew: exp(d) - 1 - d."""
+    """Of each token, an estimate of KL(one ‖ other) from tokens that the one drew: exp(d) - 1 - d."""
     apart = (others - log_probs).clamp(-FARTHEST, FARTHEST)
     return torch.expm1(apart) - apart
 
@@ -207,7 +209,7 @@ def policy_parts(found: Figures, batch: Batch, coefficients: Coefficients) -> tu
     loss = surrogate
     parts = {"policy_loss": surrogate, "entropy": entropy}
     if batch.reference is not None:
-        parts["kl"] = masked_mean(k3(found.log_probs, batch.reference), mask, total)
+        parts["kl"] = masked_mean(k3(batch.reference, found.log_probs), mask, total)
         if coefficients.kl:
             loss = loss + coefficients.kl * parts["kl"]
     if coefficients.entropy:
@@ -216,7 +218,7 @@ def policy_parts(found: Figures, batch: Batch, coefficients: Coefficients) -> tu
         higher, lower = ratio > 1 + coefficients.clip_high, ratio < 1 - coefficients.clip_low
         cut = (higher & (batch.advantages > 0)) | (lower & (batch.advantages < 0))
         parts["clip_fraction"] = masked_mean(cut.float(), mask, total)
-        parts["kl_old"] = masked_mean(k3(found.log_probs, batch.old), mask, total)
+        parts["kl_old"] = masked_mean(k3(batch.old, found.log_probs), mask, total)
         parts["ratio"] = masked_mean(ratio, mask, total)
     return loss, parts
 

@@ -46,8 +46,8 @@ class Table:
 
 
 @contextmanager
-def open_table(config: RLConfig, places: Places, crew: Crew) -> Iterator[Table]:
-    """Make what is missing of it; the referee is closed in the end."""
+def open_table(config: RLConfig, places: Places, crew: Crew, judge: Referee | None = None) -> Iterator[Table]:
+    """Make what is missing of it; the referee is closed in the end, but for one that was given (`judge`)."""
     cases = list({case.name: case for each in training_matrices(config.curriculum).values() for case in each}.values())
     sampled = _first_alone(crew, lambda: _samples(cases, places))
     prompts = every_prompt(config.curriculum, {name: each.structure for name, each in sampled.items()})
@@ -62,11 +62,12 @@ def open_table(config: RLConfig, places: Places, crew: Crew) -> Iterator[Table]:
         return own if same is None else replace(own, entries=same.entries, named=same.named)
 
     collection = () if places.collection is None else load(places.collection).cases
-    referee = open_judge(config, places, crew)
+    referee = judge or open_judge(config, places, crew)
     try:
         yield Table(prompts, look, lambda prompt: lines[pair_of(prompt)], referee, best_known(collection, config))
     finally:
-        referee.close()
+        if judge is None:
+            referee.close()
 
 
 def best_known(collection: Sequence[CollectedCase], config: RLConfig) -> dict[Pair, float]:
@@ -81,8 +82,8 @@ def best_known(collection: Sequence[CollectedCase], config: RLConfig) -> dict[Pa
     }
 
 
-def open_judge(config: RLConfig, places: Places, crew: Crew) -> Referee:
-    """The referee that `--judge` names, on this run's device."""
+def open_judge(config: RLConfig, places: Places, crew: Crew, remember: bool = False) -> Referee:
+    """The referee that `--judge` names, on this run's device. remember: what it judged, it does not judge again."""
     where = config.judged_on if places.judge == "local" else places.judge
     try:
         referee = open_referee(
@@ -93,6 +94,7 @@ def open_judge(config: RLConfig, places: Places, crew: Crew) -> Referee:
                 workers=places.workers,
                 folder=str(places.matrices or ""),
                 seed=config.loop.seed,
+                remember=remember,
                 gpu=own_gpu(crew) if config.judged_on == "cuda" else "",
             ),
         )

@@ -1,8 +1,10 @@
 """The policy gradient of a round: rollouts become advantages and a few optimiser steps.
 
     look back  log-probabilities (and values) of all written tokens under the policy that played, computed as training
-               computes them: the old ones of the ratio, and the reference of the KL, which is so renewed every round
-    learn      advantages of the objective → minibatches of similar length, several epochs, one optimiser step each
+               computes them: the old ones of the ratio
+    refer      the same after imitation, whose steps lie between: the reference of the KL, so renewed every round
+    learn      advantages of the objective → minibatches of similar length, several epochs, one optimiser step each;
+               GRPO puts most of the blame for a failure on what follows its fork from the right ones of its group
 
 The reward of an episode is that of its best turn and is earned with that turn's last token; what was written after it
 changed nothing: no advantage (GRPO), no return (PPO). Not covered: rewards inside a program.
@@ -11,8 +13,8 @@ changed nothing: no advantage (GRPO), no return (PPO). Not covered: rewards insi
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import numpy as np
@@ -20,7 +22,7 @@ import torch
 
 from sparserl.matrix import Array
 from sparserl.train.loop import Step, autocast
-from sparserl.train.rl.advantages import best_of_k, gae, group_relative_to_own, standardised
+from sparserl.train.rl.advantages import best_of_k, fork, gae, group_relative_to_own, shared_part, standardised
 from sparserl.train.rl.config import RLConfig
 from sparserl.train.rl.diagnostics import explained_variance
 from sparserl.train.rl.episodes import episode_reward
@@ -40,9 +42,22 @@ def lines_of(rollouts: Sequence[Rollout]) -> list[Line]:
     ]
 
 
-@torch.no_grad()
 def look_back(learner: Learner, lines: Sequence[Line]) -> list[Line]:
-    """With 'old' and 'reference' under the policy as it is now, and 'values' where there is a value head."""
+    """With 'old' under the policy as it is now, and 'values' where there is a value head."""
+    return [replace(line, columns=columns) for line, columns in zip(lines, _said(learner, lines), strict=True)]
+
+
+def refer(learner: Learner, lines: Sequence[Line]) -> list[Line]:
+    """With the 'reference' too: what the policy says now of what it wrote."""
+    found = _said(learner, lines) if learner.config.imitates else [line.columns for line in lines]
+    return [
+        replace(line, columns={**line.columns, "reference": said["old"]})
+        for line, said in zip(lines, found, strict=True)
+    ]
+
+
+@torch.no_grad()
+def _said(learner: Learner, lines: Sequence[Line]) -> list[Mapping[str, Array]]:
     learner.policy.eval()
     own = learner.crew.share(range(len(lines)))
     found: list[tuple[int, dict[str, Array]]] = []
@@ -54,33 +69,46 @@ def look_back(learner: Learner, lines: Sequence[Line]) -> list[Line]:
         values = None if said.values is None else said.values.float().cpu().numpy()
         for row, at in enumerate(places):
             count = len(lines[at].ids)
-            columns = {"old": log_probs[row, :count], "reference": log_probs[row, :count]}
+            columns = {"old": log_probs[row, :count]}
             if values is not None:
                 columns["values"] = values[row, :count]
             found.append((at, columns))
     known = dict(learner.crew.gather(found))
-    return [replace(line, columns=known[at]) for at, line in enumerate(lines)]
+    return [known[at] for at in range(len(lines))]
 
 
-def scores_of(rollouts: Sequence[Rollout], config: RLConfig) -> Array:
-    """One number a rollout: its advantage in its group (GRPO), or what PPO's value head has to foresee."""
-    scores = np.zeros(len(rollouts))
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What there is to say of every rollout of a round."""
+
+    whole: Array
+    """its advantage in its group (GRPO), or what PPO's value head has to foresee"""
+    blame: Array
+    """what is added to that from `forks` on: never positive, and 0 for all that are right"""
+    forks: Array
+    """the place of the first token that no right rollout of the group has after the same beginning"""
+
+
+def scores_of(rollouts: Sequence[Rollout], config: RLConfig) -> Scores:
+    """Who is right is read from the reward alone: the control with shuffled rewards must not know it either."""
+    whole, blame, forks = np.zeros(len(rollouts)), np.zeros(len(rollouts)), np.zeros(len(rollouts), dtype=np.int64)
     for _, group in groupby(range(len(rollouts)), key=lambda at: rollouts[at].group):
         places = list(group)
         rewards = np.array([episode_reward(rollouts[at]) for at in places])
-        whole = rewards if config.algorithm == "ppo" else _relative([rollouts[at] for at in places], rewards, config)
-        if config.objective == "best":
-            gains = best_of_k(rewards, min(config.k, len(places)))
-            best = gains if config.algorithm == "ppo" else standardised(gains, config.noise)
-            whole = (1 - config.mean_share) * best + config.mean_share * whole
-        scores[places] = whole
-    return scores if config.algorithm == "ppo" else scores.clip(min=-config.most_blame)
-
-
-def _relative(group: Sequence[Rollout], rewards: Array, config: RLConfig) -> Array:
-    """Who is right is read from the reward alone: the control with shuffled rewards must not know it either."""
-    given = np.array([each.origin == EXPLORED for each in group])
-    return group_relative_to_own(rewards, given, rewards > config.weights.wrong, config.noise)
+        best = best_of_k(rewards, min(config.k, len(places)))
+        share = config.mean_share if config.objective == "best" else 1.0
+        if config.algorithm == "ppo":
+            whole[places] = share * rewards + (1 - share) * best
+            continue
+        right = rewards > config.weights.wrong
+        given = np.array([rollouts[at].origin == EXPLORED for at in places])
+        shared = shared_part(rewards, right, config.shared_blame * config.unit)
+        whole[places] = (share * group_relative_to_own(shared, given, right) + (1 - share) * best) / config.unit
+        blame[places] = share * (rewards - shared) / config.unit
+        others = [rollouts[at].ids for at, well in zip(places, right, strict=True) if well]
+        for at in (at for at in places if blame[at] < 0):
+            forks[at] = fork(rollouts[at].ids, others)
+    return Scores(whole, blame, forks)
 
 
 def ends_of(rollouts: Sequence[Rollout]) -> list[int]:
@@ -88,12 +116,13 @@ def ends_of(rollouts: Sequence[Rollout]) -> list[int]:
     return [max(each.turns, key=lambda turn: turn.reward).last - 1 for each in rollouts]
 
 
-def with_group_advantages(lines: Sequence[Line], scores: Array, ends: Sequence[int]) -> list[Line]:
-    """GRPO: every token up to the one that earned the reward has the rollout's advantage."""
+def with_group_advantages(lines: Sequence[Line], scores: Scores, ends: Sequence[int]) -> list[Line]:
+    """GRPO: tokens up to the one that earned the reward have the rollout's advantage, from its fork on blame too."""
     found = []
-    for line, score, end in zip(lines, scores, ends, strict=True):
-        advantages = np.where(np.arange(len(line.ids)) <= end, score, 0.0)
-        found.append(replace(line, columns={**line.columns, "advantages": advantages}))
+    for at, (line, end) in enumerate(zip(lines, ends, strict=True)):
+        place = np.arange(len(line.ids))
+        advantages = scores.whole[at] + np.where(place >= scores.forks[at], scores.blame[at], 0.0)
+        found.append(replace(line, columns={**line.columns, "advantages": np.where(place <= end, advantages, 0.0)}))
     return found
 
 
@@ -127,12 +156,12 @@ def with_token_advantages(
 def learn(learner: Learner, rollouts: Sequence[Rollout], lines: Sequence[Line], number: int) -> dict[str, float]:
     """The policy gradient of round `number`; returns figures for the curves. lines: from `look_back`."""
     config = learner.config
-    scores, ends = scores_of(rollouts, config), ends_of(rollouts)
+    scores, ends, lines = scores_of(rollouts, config), ends_of(rollouts), refer(learner, lines)
     curves: dict[str, float] = {}
     if learner.head is None:
         lines = with_group_advantages(lines, scores, ends)
     else:
-        lines = with_token_advantages(lines, scores, ends, config, config.lam)
+        lines = with_token_advantages(lines, scores.whole, ends, config, config.lam)
         said, came = (np.concatenate([line.columns[k][line.written] for line in lines]) for k in ("values", "returns"))
         curves["explained_variance"] = explained_variance(said, came)
     learner.policy.train()
@@ -165,7 +194,7 @@ def warm_up(learner: Learner, rollouts: Sequence[Rollout], lines: Sequence[Line]
     config, head = learner.config, learner.head
     if head is None or not learner.fresh_head:
         return list(lines)
-    lines = with_token_advantages(lines, scores_of(rollouts, config), ends_of(rollouts), config, lam=1.0)
+    lines = with_token_advantages(lines, scores_of(rollouts, config).whole, ends_of(rollouts), config, lam=1.0)
 
     def value_loss(batch: Batch) -> Step:
         values = figures(learner.policy, batch, head).values
