@@ -41,8 +41,8 @@ start=$weights
 rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
-        --group "$group" --imitate-steps 16 --frozen \
-        --cases 1600 --large 160 --drawn 800 "${twisted[@]}" "${matrices[@]}" "${collection[@]}" \
+        --group "$group" --imitate-steps 32 --frozen \
+        --cases 1600 --large 300 --drawn 800 "${twisted[@]}" "${matrices[@]}" "${collection[@]}" \
         --samples "$out/samples.npz" --device "$device" --budget "$budget" --save-every 90 --resume
 }
 evaluate() {

@@ -223,7 +223,7 @@ def test_prompts_are_training_matrices_under_every_problem_that_is_tested() -> N
         assert case.split == "train" and prompt.case not in held_out
         assert case.spec is None or splits.may_train(case.spec)
     seeds = {p.source["seed"] for p in prompts if "seed" in p.source}
-    assert sum(1_375_000 <= seed < 1_500_000 for seed in seeds) == 4
+    assert sum(1_380_000 <= seed < 1_500_000 for seed in seeds) == 4
     kinds = Counter(
         f"{prompt.problem.op} {kind}" for prompt in prompts for kind in ("drawn", "twist") if kind in prompt.source
     )

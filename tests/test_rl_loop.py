@@ -21,18 +21,20 @@ from sparserl.errors import SparseRLError, StoreError
 from sparserl.policy.checkpoint import load_policy, read_config
 from sparserl.recipes import space
 from sparserl.records import Problem, Verdict
-from sparserl.store import read_jsonl
+from sparserl.store import read_json, read_jsonl
 from sparserl.train.loop import RESUME
 from sparserl.train.rl import loop
 from sparserl.train.rl.config import Places
 from sparserl.train.rl.crew import Crew
+from sparserl.train.rl.curriculum import Results
+from sparserl.train.rl.explore import Elites
 from sparserl.train.rl.learner import Line
-from sparserl.train.rl.loop import CLOCKED, ROUNDS, train
+from sparserl.train.rl.loop import CLOCKED, ELITES, RESULTS, ROUNDS, train
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn
 from sparserl.train.rl.referee import Referee
 from sparserl.train.rl.replay import ReplayReferee
 from sparserl.train.rl.rollout_store import RolloutStore
-from sparserl.train.rl.rounds import may_teach, shuffled
+from sparserl.train.rl.rounds import Played, may_teach, recall, shuffled
 from sparserl.train.rl.update import ends_of, scores_of, with_group_advantages, with_token_advantages
 from sparserl.train.withheld import withheld_recipe
 
@@ -123,6 +125,25 @@ def test_a_run_is_replayed_from_its_rollouts_without_a_machine(whole: Path, weig
     train(everything("ppo"), Places(tmp_path / "again", weights), table(replay), Crew())
     assert curve(tmp_path / "again") == curve(whole)
     assert same_weights(tmp_path / "again" / "policy", whole / "policy")
+
+
+def test_winners_and_results_of_a_run_come_back_from_its_rollouts(
+    whole: Path, weights: Path, referee: Referee, tmp_path: Path
+) -> None:
+    config, known = everything("ppo"), Elites.load(whole / ELITES)
+    played = Played(Elites(config.play.modes), Results())
+    recall(whole, prompts(), played, config)
+    assert len(known) and played.elites.cells == known.cells and played.elites.pairs == known.pairs
+    assert played.results.to_record() == read_json(whole / RESULTS)["results"]
+    some = Played(Elites(config.play.modes), Results())
+    recall(whole, prompts(1), some, config)
+    assert {pair[0] for pair in some.elites.pairs} == {prompts(1)[0].case}, "what is not played is not known"
+    with pytest.raises(StoreError, match="not 'gpu'"):
+        recall(whole, prompts(), played, replace(config, judged_on="cuda"))
+    places = Places(tmp_path / "next", weights, before=(whole,))
+    train(everything("ppo", rounds=1), places, table(referee), Crew())
+    (line,) = curve(places.out)
+    assert line["imitate/elites"] >= len(known)  # from the first round on
 
 
 def test_a_frozen_encoder_stays_as_it_is_while_the_policy_learns(

@@ -46,7 +46,7 @@ SIZES = ((0.08, 1e3, 1e4), (0.27, 1e4, 1e5), (0.57, 1e5, 2e6), (0.08, 2e6, 2e7))
 """(share, from, to) nonzeros, even on a logarithmic scale inside each"""
 SPMM_SIZES = ((0.08, 1e3, 1e4), (0.32, 1e4, 1e5), (0.60, 1e5, 1.5e6))
 """B and C of an SpMM are wide: a product of 2e7 nonzeros and 128 columns takes milliseconds"""
-LARGE_SIZES = ((1.0, 2e6, 2e7),)
+LARGE_SIZES = ((0.3, 2e6, 8e6), (0.7, 8e6, 3e7))
 """of those that are asked for as large: the others have few of them, because they are slow to judge"""
 DRAWN_MOST = {"spmv": 3e6, "spmm": 1.5e6}
 """nonzeros of `drawn_cases`"""
@@ -158,7 +158,7 @@ def range_up_to(problem: Problem, most_nonzeros: float) -> Range:
 def large_range() -> Range:
     """Large matrices only, for SpMV: the same families."""
     usual = range_for(Problem())
-    return replace(usual, sizes=LARGE_SIZES, first_seed=usual.first_seed + 375_000)
+    return replace(usual, sizes=LARGE_SIZES, first_seed=usual.first_seed + 380_000)
 
 
 def training_cases(

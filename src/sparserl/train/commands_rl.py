@@ -83,6 +83,9 @@ def rl(
     known: Annotated[
         list[Path] | None, typer.Option(help="Run whose verdicts stand: what was judged before is not judged again.")
     ] = None,
+    before: Annotated[
+        list[Path] | None, typer.Option(help="Run that came before: its winners are imitated from the start.")
+    ] = None,
     frozen: Frozen = False,
     blind: Annotated[bool, typer.Option("--blind", help="Control: every matrix looks the same but for sizes.")] = False,
     shuffled: Annotated[bool, typer.Option("--shuffled", help="Control: rewards are dealt out at random.")] = False,
@@ -146,7 +149,8 @@ def _asked(given: dict[str, Any]) -> tuple[RLConfig, Places]:
     from sparserl.train.rl.config import Places
 
     names = ("out", "weights", "judge", "matrices", "samples", "collection", "workers", "resume")
-    return _config(given), Places(**{name: given[name] for name in names}, known=tuple(given["known"] or ()))
+    known, before = (tuple(given[name] or ()) for name in ("known", "before"))
+    return _config(given), Places(**{name: given[name] for name in names}, known=known, before=before)
 
 
 def _config(given: dict[str, Any]) -> RLConfig:

@@ -162,6 +162,8 @@ class Places:
     resume: bool = False
     known: tuple[Path, ...] = ()
     """runs whose verdicts stand: what they judged, and what this one judges, is not judged again"""
+    before: tuple[Path, ...] = ()
+    """runs whose winners and results are known from the first round on"""
 
     @property
     def samples_file(self) -> Path:

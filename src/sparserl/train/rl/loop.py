@@ -17,7 +17,8 @@ verified winners → policy gradient → figures → checkpoint. A run folder ho
 A run is a function of its settings and of what the referee says: on the simulator, a run that was killed and resumed
 has the curve of an unbroken one. Without the (large) resume.pt `--resume` goes on from the other files, with a fresh
 optimiser and value head, whose warm-ups (`loop.warmup` steps, `value_warmup` passes) are done again. Weights alone go
-on elsewhere (`--weights OUT`), as well with a warm-up: at their round, with an empty archive.
+on elsewhere (`--weights OUT`), as well with a warm-up: at their round, with an empty archive, or with the winners of
+other runs (`--before RUN`).
 
 Not covered: policies of other kinds than `sparserl.policy`; overlap of playing and learning.
 """
@@ -64,7 +65,7 @@ from sparserl.train.rl.learner import Learner
 from sparserl.train.rl.nouns import Rollout
 from sparserl.train.rl.referee import Counts
 from sparserl.train.rl.rollout_store import FOLDER, RolloutStore
-from sparserl.train.rl.rounds import Played, Round, may_teach, play_round, reward_of, seed_of, shuffled
+from sparserl.train.rl.rounds import Played, Round, may_teach, play_round, recall, reward_of, seed_of, shuffled
 from sparserl.train.rl.table import Table, open_table
 from sparserl.train.rl.update import learn, lines_of, look_back, warm_up
 
@@ -213,6 +214,9 @@ def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Wat
         run.restore()
     elif light:
         run.restore_without_optimiser()
+    else:
+        for folder in places.before:
+            recall(folder, table.prompts, run.played, config)
     run.drop_unsaved()
     curves = board(places.out / "tensorboard", run.number) if crew.first else None
     figures: dict[str, Any] = {}

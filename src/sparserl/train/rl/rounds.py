@@ -14,10 +14,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import log
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from sparserl.errors import StoreError
 from sparserl.judge.reward import RewardWeights, mean_speedup, reward
 from sparserl.records import Verdict
 from sparserl.train.rl.config import RLConfig
@@ -27,6 +29,7 @@ from sparserl.train.rl.episodes import Player, Reward, log_speedup
 from sparserl.train.rl.explore import Elites, pair_of
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout
 from sparserl.train.rl.referee import EagerReferee, Request, retime_all
+from sparserl.train.rl.rollout_store import open_rollouts
 from sparserl.train.rules import FAILURE
 from sparserl.train.withheld import withheld_text
 
@@ -149,6 +152,22 @@ def remember(number: int, rollouts: Sequence[Rollout], played: Played, config: R
         winners = {turn.text: turn.judged for each in members for turn in each.turns if turn.judged.retimed}
         for text in sorted(winners):
             played.elites.offer(prompt, text, winners[text], mean, number)
+
+
+def recall(folder: Path, prompts: Sequence[Prompt], played: Played, config: RLConfig) -> None:
+    """The same from the rounds of another run, as they are stored, where it played some of these prompts.
+
+    Raises StoreError where another kind of machine judged them.
+    """
+    store, earned = open_rollouts(folder), reward_of(config.weights, config.play.modes)
+    pairs, source = {pair_of(prompt) for prompt in prompts}, "gpu" if config.judged_on == "cuda" else "modelled"
+    longer = {(number, pair_of(prompt)): judged for number, prompt, judged in store.retimed()}
+    for number, group in groupby(store.rollouts(), key=lambda each: each[0]):
+        rollouts = [each for _, each in group if pair_of(each.prompt) in pairs]
+        if any(turn.judged.times_us and turn.judged.source != source for each in rollouts for turn in each.turns):
+            raise StoreError(f"The times of {folder} are not '{source}' as this run's are: they don't mix.")
+        rollouts = [_with(each, longer.get((number, pair_of(each.prompt)), {}), earned) for each in rollouts]
+        remember(number, rollouts, played, config)
 
 
 def mean_log_speed(members: Sequence[Rollout], modes: Sequence[str]) -> float:
