@@ -214,9 +214,9 @@ def test_a_plan_asks_for_about_the_nonzeros_it_was_given(name: str) -> None:
 
 
 def test_a_few_million_nonzeros_take_a_moment() -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert make("uniform", 0, rows=300_000, columns=300_000, per_row=10.0).nonzeros > 2.9e6
-    assert time.perf_counter() - began < 4.0
+    assert time.process_time() - began < 4.0
 
 
 def test_values_are_seeded_signed_and_away_from_zero() -> None:

@@ -99,6 +99,6 @@ def test_a_sample_of_a_large_matrix_gives_nearly_the_same_features(monkeypatch: 
 
 def test_ten_million_nonzeros_take_about_a_second() -> None:
     pattern = families.make("stencil2d", 0, nx=1400, ny=1400, points=5)
-    began = time.perf_counter()
+    began = time.process_time()
     features.features(pattern)
-    assert time.perf_counter() - began < 4.0
+    assert time.process_time() - began < 4.0
