@@ -138,6 +138,9 @@ def test_winners_and_results_of_a_run_come_back_from_its_rollouts(
     some = Played(Elites(config.play.modes), Results())
     recall(whole, prompts(1), some, config)
     assert {pair[0] for pair in some.elites.pairs} == {prompts(1)[0].case}, "what is not played is not known"
+    other = Played(Elites(config.play.modes), Results())
+    recall(whole, [replace(each, source={**each.source, "seed": 7}) for each in prompts()], other, config)
+    assert not other.elites.pairs, "another matrix of the same name"
     with pytest.raises(StoreError, match="not 'gpu'"):
         recall(whole, prompts(), played, replace(config, judged_on="cuda"))
     places = Places(tmp_path / "next", weights, before=(whole,))

@@ -121,6 +121,7 @@ def rl_many(
     if not complete:
         typer.echo("The time is up: call again to go on.")
         raise typer.Exit(TRY_AGAIN)
+    typer.echo(f"{plan}: all of its {len(runs)} runs are done.")
 
 
 def read_plan(path: Path) -> list[tuple[RLConfig, Places]]:

@@ -160,10 +160,10 @@ def recall(folder: Path, prompts: Sequence[Prompt], played: Played, config: RLCo
     Raises StoreError where another kind of machine judged them.
     """
     store, earned = open_rollouts(folder), reward_of(config.weights, config.play.modes)
-    pairs, source = {pair_of(prompt) for prompt in prompts}, "gpu" if config.judged_on == "cuda" else "modelled"
+    own, source = {pair_of(each): each.source for each in prompts}, "gpu" if config.judged_on == "cuda" else "modelled"
     longer = {(number, pair_of(prompt)): judged for number, prompt, judged in store.retimed()}
     for number, group in groupby(store.rollouts(), key=lambda each: each[0]):
-        rollouts = [each for _, each in group if pair_of(each.prompt) in pairs]
+        rollouts = [each for _, each in group if own.get(pair_of(each.prompt)) == each.prompt.source]
         if any(turn.judged.times_us and turn.judged.source != source for each in rollouts for turn in each.turns):
             raise StoreError(f"The times of {folder} are not '{source}' as this run's are: they don't mix.")
         rollouts = [_with(each, longer.get((number, pair_of(each.prompt)), {}), earned) for each in rollouts]
