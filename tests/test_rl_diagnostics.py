@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,7 +12,7 @@ from sparserl.matrix import Array
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Problem, Verdict
 from sparserl.train.rl import diagnostics
-from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn
+from sparserl.train.rl.nouns import EXPLORED, Judged, Prompt, Rollout, Turn
 from sparserl.train.skeleton import skeleton
 
 
@@ -81,4 +83,10 @@ def test_the_summary_counts_skeletons_by_group_and_novelty_among_the_right() -> 
     assert found["entropy/header"] == pytest.approx(0.5)
     assert found["skeletons"] == pytest.approx(1.5)
     assert found["novelty"] == pytest.approx(1 / 3)
+    assert found["own/correct"] == pytest.approx(0.6)
+    assert found["own/behind"] == pytest.approx((1.5 + 1.0) / 2)  # 1.5 - 0 and 1 - 0
+    given = [replace(each, origin=EXPLORED) for each in rollouts]
+    half = diagnostics.summary([given[0], *rollouts[1:3], *given[3:]])
+    assert half["own/correct"] == pytest.approx(0.5) and half["own/behind"] == pytest.approx(1.5 + 0.25)
+    assert "own/behind" not in diagnostics.summary(given)
     assert diagnostics.summary([]) == {}

@@ -4,6 +4,8 @@
     entropy/…      of what the policy wrote, nats a token, in the header, the launch lines and the body: minus the mean
                    log-probability of its own samples
     reward/…       mean, and mean of the best of each group
+    own/correct    share that is right of the programs whose layout was not given
+    own/behind     how far their mean reward is behind the best of their group, mean over groups: what is left to learn
     skeletons      distinct skeletons a group, mean over groups; unreadable programs have none
     novelty        share of the right programs whose skeleton no recipe for that problem has, at any parameters
 
@@ -26,7 +28,7 @@ from sparserl.matrix import Array
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Problem, Verdict
 from sparserl.train import rules
-from sparserl.train.rl.nouns import Rollout
+from sparserl.train.rl.nouns import OWN, Rollout
 from sparserl.train.skeleton import skeleton
 
 PARTS: Mapping[str, str] = {
@@ -108,9 +110,13 @@ def summary(rollouts: Sequence[Rollout], special: Mapping[str, int] = Tokenizer.
     new = sum(is_new(turn.text, rollout.prompt.problem) for rollout, turn in right)
     best = [max(turn.reward for one in group for turn in one.turns) for group in groups.values()]
     kinds = [distinct_skeletons(turn.text for one in group for turn in one.turns) for group in groups.values()]
+    own = [[turn for one in group if one.origin == OWN for turn in one.turns] for group in groups.values()]
+    behind = [top - np.mean([turn.reward for turn in part]) for top, part in zip(best, own, strict=True) if part]
+    chosen = [turn.judged.verdict is Verdict.CORRECT for part in own for turn in part]
     return {
         "reward/mean": float(np.mean([turn.reward for _, turn in turns])),
         "reward/best": float(np.mean(best)),
+        **({"own/correct": float(np.mean(chosen)), "own/behind": float(np.mean(behind))} if chosen else {}),
         **{f"share/{name}": share for name, share in shares([turn.judged.verdict for _, turn in turns]).items()},
         **{f"entropy/{name}": nats for name, nats in entropy_by_part(rollouts, special).items()},
         "skeletons": float(np.mean(kinds)),
