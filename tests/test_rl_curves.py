@@ -30,7 +30,7 @@ from sparserl.train.rl.curves import arms, read_curve, round_figures, table, wri
 from sparserl.train.rl.curves_svg import Band, chart
 from sparserl.train.rl.nouns import Judged, Rollout, Turn
 from sparserl.train.rl.rollout_store import RolloutStore
-from sparserl.train.rl.several import several
+from sparserl.train.rl.several import known_to, several
 from sparserl.train.rl.table import open_table
 
 ROOT = Path(__file__).parents[1]
@@ -205,6 +205,11 @@ def test_runs_of_a_plan_share_a_judge_and_go_on_where_the_time_was_up(weights: P
     assert [each["round"] for each in two] == [0, 1]
     assert two[0]["judging/judged"] == 0 and two[0]["judging/remembered"] == 8  # the same weights wrote the same
     assert list(several(asked)) == []  # nothing is left to do
+    third = read_plan(plan(tmp_path, weights, f"--out {tmp_path}/three --rounds 1 --known {tmp_path}/one"))
+    assert known_to(third) == (tmp_path / "one",) and known_to(asked) == (tmp_path / "one", tmp_path / "two")
+    assert [each.complete for each in several(third)] == [True]
+    (line,) = read_jsonl(tmp_path / "three" / loop.ROUNDS)
+    assert line["judging/judged"] == 0  # by a run that is not of its plan
 
 
 @pytest.mark.parametrize(

@@ -257,9 +257,9 @@ def test_tune_gives_a_verified_operator_and_remembers_it(own_cache: Path) -> Non
     assert op.time_source == "modelled" and op.time_us is not None and op.speedup is not None
     assert op.report["result"]["baseline"] == "plain:csr" and not op.report["from_cache"]
 
-    began = time.process_time()
+    began = time.perf_counter()
     again = sparserl.tune(A, device="sim", candidates=3, seed=7)
-    assert time.process_time() - began < 1.0
+    assert time.perf_counter() - began < 1.0
     assert again.report["from_cache"] and again.source == op.source and again.time_us == op.time_us
     assert np.array_equal(again @ x, op @ x)
 

@@ -16,7 +16,6 @@ import typer
 
 from sparserl.errors import SparseRLError
 from sparserl.train.commands_stages import (
-    TRY_AGAIN,
     Budget,
     Frozen,
     Matrices,
@@ -27,6 +26,7 @@ from sparserl.train.commands_stages import (
     UsageError,
     Warmup,
     progress,
+    time_is_up,
 )
 
 if TYPE_CHECKING:
@@ -103,6 +103,8 @@ def rl(
     with progress("rl") as watch:
         found = run(config, places, watch)
     _say(found)
+    if not found.complete:
+        time_is_up()
 
 
 def rl_many(
@@ -116,11 +118,10 @@ def rl_many(
     complete = True
     with progress("rl") as watch:
         for found in several(runs, watch, budget):
-            _say(found, leave=False)
+            _say(found)
             complete = found.complete
     if not complete:
-        typer.echo("The time is up: call again to go on.")
-        raise typer.Exit(TRY_AGAIN)
+        time_is_up("call again to go on")
     typer.echo(f"{plan}: all of its {len(runs)} runs are done.")
 
 
@@ -202,12 +203,9 @@ def _config(given: dict[str, Any]) -> RLConfig:
         raise SparseRLError(str(error)) from error
 
 
-def _say(found: Finished, leave: bool = True) -> None:
+def _say(found: Finished) -> None:
     checks = ", ".join(f"{name.replace('/', ' ')} {value:.4f}" for name, value in found.checks.items())
     typer.echo(
         f"{found.folder}/policy: round {found.step} of {found.steps}, {found.tokens} tokens written "
         f"in {found.seconds:.0f} s{'; ' + checks if checks else ''}"
     )
-    if leave and not found.complete:
-        typer.echo("The time is up: call again with --resume to go on, or elsewhere with --weights.")
-        raise typer.Exit(TRY_AGAIN)

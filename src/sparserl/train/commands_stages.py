@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 
 import typer
 
@@ -335,5 +335,10 @@ def _say(found: Finished) -> None:
         f"({speed:,.0f} a second){'; ' + checks if checks else ''}"
     )
     if not found.complete:
-        typer.echo("The time is up: call again with --resume to go on, or elsewhere with --weights.")
-        raise typer.Exit(TRY_AGAIN)
+        time_is_up()
+
+
+def time_is_up(how: str = "call again with --resume to go on, or elsewhere with --weights") -> NoReturn:
+    """Say so and leave with the code that asks to be called again."""
+    typer.echo(f"The time is up: {how}.")
+    raise typer.Exit(TRY_AGAIN)

@@ -13,16 +13,16 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from sparserl.errors import SparseRLError
 from sparserl.policy.checkpoint import read_config
-from sparserl.train.loop import Finished, Watch, device_of, policy_folder
+from sparserl.train.loop import POLICY, Finished, Watch, device_of, policy_folder
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import open_crew
 from sparserl.train.rl.loop import train
-from sparserl.train.rl.referee import Remembering
 from sparserl.train.rl.rollout_store import FOLDER, ROLLOUTS
 from sparserl.train.rl.table import open_judge, open_table
 
@@ -37,13 +37,13 @@ def several(runs: Sequence[Asked], watch: Watch | None = None, budget_s: float =
     check_alike(runs)
     for _, places in runs:
         read_config(policy_folder(places.weights))  # before minutes are spent on the others
+    left = [run for run in runs if not is_done(*run)]
+    if not left:
+        return
     began_s, (config, places) = time.monotonic(), runs[0]
     crew = open_crew(cpu=device_of(config.loop.device).type == "cpu")
-    with closing(open_judge(config, places, crew, remember=True)) as referee:
-        for _, each in runs:
-            if isinstance(referee, Remembering) and (each.out / FOLDER / ROLLOUTS).exists():
-                referee.recall(each.out)
-        for asked, each in (run for run in runs if not is_done(*run)):
+    with closing(open_judge(config, replace(places, known=known_to(runs)), crew, remember=True)) as referee:
+        for asked, each in left:
             left_s = max(1e-3, budget_s - (time.monotonic() - began_s))  # a run that begins plays one round at least
             own = replace(asked, loop=replace(asked.loop, budget_s=left_s)) if budget_s else asked
             with open_table(own, each, crew, referee) as table:
@@ -71,7 +71,14 @@ def check_alike(runs: Sequence[Asked]) -> None:
         raise SparseRLError("Two runs of the plan have the same --out: give each its own folder.")
 
 
+def known_to(runs: Sequence[Asked]) -> tuple[Path, ...]:
+    """Runs whose verdicts stand for all: those that any of them names, and their own so far; a replay needs none."""
+    own = [each.out for _, each in runs if not each.judge.startswith("replay:")]
+    named = [path for _, each in runs for path in each.known]
+    return tuple(dict.fromkeys([*named, *(out for out in own if (out / FOLDER / ROLLOUTS).exists())]))
+
+
 def is_done(config: RLConfig, places: Places) -> bool:
     """Whether the folder holds the policy of the last round."""
-    folder = places.out / "policy"
+    folder = places.out / POLICY
     return folder.exists() and int(read_config(folder)["notes"].get("step", 0)) >= config.rounds
