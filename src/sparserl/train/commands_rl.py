@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from sparserl.train.loop import Finished
     from sparserl.train.rl.config import Places, RLConfig
 
+TOGETHER = 1024
+"""programs that are written at one time"""
 REWARDS = {"hierarchical": "hierarchical", "speed": "speed", "correct": "correctness"}
 
 
@@ -187,7 +189,7 @@ def _config(given: dict[str, Any]) -> RLConfig:
         play = PlayConfig(
             count=given["group"], explored=given["explored"], turns=given["turns"], machine=target,
             modes=tuple(given["mode"] or own.play.modes),
-            settings=SampleSettings(given["temperature"], max_tokens=given["max_tokens"]),
+            settings=SampleSettings(given["temperature"], max_tokens=given["max_tokens"], batch=TOGETHER),
         )  # fmt: skip
         return RLConfig(
             judged_on=given["device"],

@@ -48,7 +48,7 @@ class CurriculumConfig:
     prompts: int = 64
     """a round"""
     problems: tuple[Problem, ...] = PROBLEMS
-    shares: tuple[float, ...] = (0.4, 0.2, 0.15, 0.1, 0.15)
+    shares: tuple[float, ...] = (0.5, 0.15, 0.12, 0.11, 0.12)
     """of the weighted draws, one a problem"""
     spmv_cases: int = 800
     """generated matrices; problems of one operation share theirs"""

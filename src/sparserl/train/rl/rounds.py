@@ -25,6 +25,7 @@ from sparserl.records import Verdict
 from sparserl.train.rl.config import RLConfig
 from sparserl.train.rl.crew import Crew
 from sparserl.train.rl.curriculum import Curriculum, Results
+from sparserl.train.rl.diagnostics import skeleton_of
 from sparserl.train.rl.episodes import Player, Reward, log_speedup
 from sparserl.train.rl.explore import Elites, pair_of
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout
@@ -83,7 +84,13 @@ def play_round(
     prompts = curriculum.round(number, played.results)
     mine = crew.share(prompts)
     retimings = Retimings(player, played.incumbents(), config)
-    own = player.play(mine, seed_of(config.loop.seed, number, crew.rank), retimings.ask) if mine else []
+
+    def done(members: Sequence[Rollout]) -> None:
+        retimings.ask(members)
+        for turn in (turn for each in members for turn in each.turns):
+            skeleton_of(turn.text)  # for the figures of the round: it is remembered, and others are being judged
+
+    own = player.play(mine, seed_of(config.loop.seed, number, crew.rank), done) if mine else []
     own = [replace(each, group=crew.rank + crew.count * each.group) for each in own]
     again = [(crew.rank + crew.count * group, prompt, judged) for group, prompt, judged in retimings.told()]
     brief = sorted(crew.gather(own), key=lambda each: each.group)
