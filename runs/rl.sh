@@ -8,7 +8,7 @@
 # --collection  what `sparserl train collect` wrote: the best known of each of its matrices; for the controls of eval
 # --reference   the reference search to be held against, such as results/reference
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
-# STAGE         rl      120 rounds of 32 matrices and 32 programs: 122 880 judged rollouts. Twice as many matrices as a
+# STAGE         rl      60 rounds of 64 matrices and 32 programs: 122 880 judged rollouts. Twice as many matrices as a
 #                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
@@ -21,7 +21,7 @@ weights="" matrices=() twisted=() collection=() reference=() budget=0 stages=()
 while (($#)); do
     case $1 in
         --weights) weights=$2 && shift 2 ;;
-        --matrices) matrices=(--matrices "$2") twisted=(--twisted 800) && shift 2 ;;
+        --matrices) matrices=(--matrices "$2") twisted=(--twisted 600) && shift 2 ;;
         --collection) collection=(--collection "$2") && shift 2 ;;
         --reference) reference=(--reference "$2") && shift 2 ;;
         --budget) budget=$2 && shift 2 ;;
@@ -33,7 +33,7 @@ done
 ((${#stages[@]})) || stages=(rl eval climb beyond ship)
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
-rounds=${ROUNDS:-120} prompts=${PROMPTS:-32} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
+rounds=${ROUNDS:-60} prompts=${PROMPTS:-64} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
 mkdir -p "$out"
 start=$weights
 [[ ! -d $weights/policy ]] || start=$weights/policy
@@ -41,8 +41,8 @@ start=$weights
 rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
-        --group "$group" --imitate-steps 32 --frozen \
-        --cases 1600 --large 300 --drawn 800 "${twisted[@]}" "${matrices[@]}" "${collection[@]}" \
+        --group "$group" --imitate-steps 64 --learning-rate 4e-5 --frozen \
+        --cases 1400 --large 250 --drawn 600 "${twisted[@]}" "${matrices[@]}" "${collection[@]}" \
         --samples "$out/samples.npz" --device "$device" --budget "$budget" --save-every 90 --resume
 }
 evaluate() {

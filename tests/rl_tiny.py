@@ -147,6 +147,7 @@ def pure(algorithm: Algorithm, rounds: int, seed: int = 0) -> RLConfig:
         objective="mean",
         rounds=rounds,
         judged_on="sim",
+        epochs=2,
         minibatch=12,
         batch_tokens=6000,
         noise=0.05,

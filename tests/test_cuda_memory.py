@@ -71,7 +71,10 @@ def check(memory: CudaMemory) -> None:
     """What the judge asks for around one product."""
     vals, x, y, slots = buffer(), buffer(), buffer(), buffer()
     memory.scatter(vals, np.ones(64, np.float32), slots, np.array(-0.0, np.float32))
+    memory.scatter(vals, np.ones(64, np.float32), slots, np.array(-0.0, np.float32), staged=x)
+    memory.scatter(vals, np.ones(64, np.float32), None, np.array(-0.0, np.float32), staged=x)
     memory.write(x, np.ones(64, np.float32))
+    memory.write(x, np.ones(1, np.float32), 252)
     memory.copy(x, vals)
     memory.fill(y, 0xFF)
     memory.upload({"a": np.ones(9), "b": np.ones(9)})

@@ -233,7 +233,8 @@ def test_what_differs_in_one_number_is_handed_over_as_that_number(
     named = {each: check for check, each in zip(drawn, handed, strict=True) if isinstance(each, str)}
     for check, each in near:
         before = named[each.key]
-        values, x = each.after(before.values, before.x)
+        values = each.after(before.values) if each.of == "values" else before.values
+        x = each.after(before.x) if each.of == "x" else before.x
         assert values.tobytes() == check.values.tobytes() and x.tobytes() == check.x.tobytes()
         assert np.count_nonzero(values != before.values) + np.count_nonzero(x != before.x) == 1
 

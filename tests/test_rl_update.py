@@ -27,13 +27,15 @@ def advantages(rollouts: list[Rollout], config: RLConfig) -> list[np.ndarray]:
     return [line.columns["advantages"] for line in lines]
 
 
-def test_most_of_the_blame_falls_on_what_right_programs_do_not_begin_with() -> None:
+def test_most_of_the_blame_falls_on_the_first_token_that_no_right_program_has() -> None:
     played = [rollout((0, 1, 2, 3), 0.5), rollout((0, 1, 7, 3), 0.3), rollout((0, 1, 7, 9, 9), -1.6)]
     fast, slow, wrong = advantages(played, CONFIG)
-    assert (wrong[:3] == wrong[0]).all() and (wrong[3:] == wrong[3]).all()
+    assert (wrong[[0, 1, 2, 4]] == wrong[0]).all()
     assert wrong[3] - wrong[0] == pytest.approx((-1.6 - (0.4 - CONFIG.unit)) / CONFIG.unit)
     assert fast[0] + slow[0] + wrong[0] == pytest.approx(0.0)  # what all of them began with is pushed nowhere
     assert fast[0] - slow[0] == pytest.approx(0.2 * 1.5 / CONFIG.unit) and (fast == fast[0]).all()
+    same = advantages([*played, rollout((0, 1, 2, 3), -1.6)], CONFIG)[-1]
+    assert (same == same[0]).all()  # a right program wrote the same: there is nothing to tell them apart by
 
 
 def test_a_failure_costs_what_it_costs_whatever_the_group() -> None:

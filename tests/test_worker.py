@@ -1,4 +1,4 @@
-"""The worker's commands, on the simulator and in this process: x of a set that is used again, parts of a result."""
+"""The worker's commands, on the simulator and in this process: sets that are used again, parts of a result."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from sparserl import layouts, program
+from sparserl import layouts, program, recipes
 from sparserl.assemble import assemble
 from sparserl.backends.backend import Part
 from sparserl.backends.sim import SimBackend
 from sparserl.families import make
-from sparserl.judge import plain, worker
-from sparserl.judge.handed import Asked, Check
+from sparserl.judge import plain, stock, worker
+from sparserl.judge.handed import Asked, Check, Near, Which
 from sparserl.judge.holdings import hashes_of
 from sparserl.records import Order, Problem
 
@@ -26,9 +26,9 @@ class Watched(SimBackend):
 
     uploads = 0
 
-    def write(self, buffer, array):  # type: ignore[no-untyped-def]
+    def write(self, buffer, array, first_byte=0):  # type: ignore[no-untyped-def]
         self.uploads += 1
-        super().write(buffer, array)
+        super().write(buffer, array, first_byte)
 
 
 @pytest.fixture(scope="module")
@@ -104,8 +104,13 @@ def test_products_asked_for_together_end_at_the_first_that_breaks_something(
     assert not machine.programs and not machine.structures, "nothing that it could reach is used again"
 
 
+def keeps(monkeypatch: pytest.MonkeyPatch, x: int = 1 << 30, values: int = 1 << 30) -> None:
+    """What stays on the device, from so many bytes on."""
+    monkeypatch.setattr(stock, "KEPT_FROM", {"x": x, "values": values})
+
+
 def test_x_of_a_large_set_that_is_used_again_is_sent_once(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "KEPT_FROM", 480)
+    keeps(monkeypatch, x=480)
     machine, values, x = with_a_set(backend)
     first = check(machine, "named")
     before = backend.uploads
@@ -117,34 +122,83 @@ def test_x_of_a_large_set_that_is_used_again_is_sent_once(backend: Watched, monk
 
 
 def test_x_of_a_small_set_is_sent_each_time(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "KEPT_FROM", 481)
+    keeps(monkeypatch, x=481)
     machine, _, _ = with_a_set(backend)
     first = check(machine, "named")
     before = backend.uploads
     assert np.array_equal(check(machine, "named").y, first.y)
-    assert backend.uploads > before and not machine.kept
+    assert backend.uploads > before and not machine.stock.kept
 
 
-def test_a_kept_x_that_a_program_reached_is_not_used(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "KEPT_FROM", 0)
-    machine, _, x = with_a_set(backend)
+def test_values_that_are_used_again_are_sent_once_and_put_into_every_layout(
+    backend: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the layout has slots of its own (`slices`) or keeps the order of the matrix (`rows`)."""
+    numbers = {key: drawn(seed) for seed, key in enumerate("ab")}
+    near = Near("a", "values", 7, np.float32(3))
+    asked: list[Check] = ["a", "b", near, "a", Near("b", "x", 5, np.float32(-2)), near]
+    found = {}
+    for from_bytes in (0, 1 << 30):
+        keeps(monkeypatch, values=from_bytes)
+        machine = machine_of(backend, Problem())
+        add_slices(machine, backend)
+        for key, each in numbers.items():
+            machine.put_set(key, *each)
+        found[from_bytes] = [
+            machine.checks(name, [Asked(each)], PATTERN.rows)[0].y.tobytes()
+            for each in asked
+            for name in ("plain", "slices")
+        ]
+        assert {key for key, _ in machine.stock.kept} == (set("ab") if not from_bytes else set())
+    assert found[0] == found[1 << 30] and len(set(found[0])) >= 4
+
+
+def add_slices(machine: worker.Machine, backend: Watched) -> None:
+    """A program on a layout whose values have slots of their own."""
+    text = next(recipe.text for recipe in recipes.space(Problem()) if recipe.layout.name == "slices")
+    parsed = program.parse(text)
+    packed = layouts.pack(PATTERN, parsed.layout)
+    assert packed.slot_of is not None
+    machine.put_structure("slices", packed.arrays, packed.slot_of, packed.slots)
+    job = assemble(parsed, packed, Problem(), 132)
+    machine.load("slices", backend.compile(job.source, job.kernels), job, "slices")
+
+
+@pytest.mark.parametrize("of", ["x", "values"])
+def test_who_writes_to_kept_numbers_has_failed_at_once(
+    backend: Watched, monkeypatch: pytest.MonkeyPatch, of: Which
+) -> None:
+    """On a machine where a program can reach them; no other program is shown what it left behind."""
+    keeps(monkeypatch, x=0, values=0)
+    machine, _, _ = with_a_set(backend)
     right = check(machine, "named").y
-    backend.write(machine.kept["named"][0], x + 1)
-    for _ in range(2):
-        assert np.array_equal(check(machine, "named").y, right)
+    monkeypatch.setattr(backend, "bounded", False)
+    assert np.array_equal(check(machine, "named").y, right)
+    run = backend.run
+
+    def spoiling(*arguments, **how):  # type: ignore[no-untyped-def]
+        report = run(*arguments, **how)
+        backend.write(machine.stock.kept["named", of][0], np.ones(3, dtype=np.float32))
+        return report
+
+    monkeypatch.setattr(backend, "run", spoiling)
+    assert check(machine, "named").failed == f"changed its input '{of}' of the numbers 'named'"
+    monkeypatch.setattr(backend, "run", run)
+    machine.renew()  # the judge asks for it
+    assert not machine.stock.kept and "named" in machine.stock.sets
 
 
 def test_sets_beyond_the_room_are_sent_each_time(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker, "KEPT_FROM", 0)
+    keeps(monkeypatch, x=0)
     machine = machine_of(backend, Problem())
     values = np.ones(PATTERN.nonzeros, dtype=np.float32)
-    for name, room in (("first", 8 * 480), ("second", 8 * 480 - 1)):
+    for name, room in (("first", 32 * 480), ("second", 32 * 480 - 1)):
         monkeypatch.setattr(backend, "room_bytes", lambda room=room: room)
         machine.put_set(name, values, np.ones(120, dtype=np.float32))
         check(machine, name)
-    assert list(machine.kept) == ["first"]
+    assert list(machine.stock.kept) == [("first", "x")]
     machine.close_case()
-    assert not machine.kept
+    assert not machine.stock.kept and not machine.stock.sets
 
 
 @pytest.mark.parametrize("order", ["row", "col"])

@@ -255,6 +255,14 @@ def test_scatter_puts_values_in_their_slots_and_padding_everywhere_else(backend:
     same = backend.alloc(values.nbytes)
     backend.scatter(same, values, None, padding)
     assert np.array_equal(backend.read(same, values.dtype, count), values)
+    staged = upload(backend, values)  # the same from the device, one number changed there
+    backend.write(staged, values[:1] + values.dtype.type(1), 9 * values.itemsize)
+    values[9] = values[0] + values.dtype.type(1)
+    expected[slot_of] = values
+    backend.scatter(buffer, np.empty_like(values), upload(backend, slot_of), padding, staged)
+    assert backend.read(buffer, values.dtype, slots).tobytes() == expected.tobytes()
+    backend.scatter(same, np.empty_like(values), None, padding, staged)
+    assert np.array_equal(backend.read(same, values.dtype, count), values)
 
 
 def test_a_float_padding_means_bfloat16_where_values_are_bits(backend: CudaBackend) -> None:

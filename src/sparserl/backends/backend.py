@@ -171,7 +171,8 @@ class Backend(Protocol):
     def room_bytes(self) -> int:
         """What could still be allocated, about."""
 
-    def write(self, buffer: Buffer, array: np.ndarray) -> None: ...
+    def write(self, buffer: Buffer, array: np.ndarray, first_byte: int = 0) -> None:
+        """Into `buffer`, from this byte of it on."""
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         """All of `source` to the beginning of `target`, on the device."""
@@ -184,8 +185,14 @@ class Backend(Protocol):
 
     def fill(self, buffer: Buffer, byte: int) -> None: ...
 
-    def scatter(self, buffer: Buffer, values: np.ndarray, slot_of: Buffer | None, padding: np.ndarray) -> None:
-        """vals[slot_of[k]] = values[k]; every other slot gets the scalar `padding` (-0.0). slot_of holds int32."""
+    def scatter(
+        self, buffer: Buffer, values: np.ndarray, slot_of: Buffer | None, padding: np.ndarray,
+        staged: Buffer | None = None,
+    ) -> None:  # fmt: skip
+        """vals[slot_of[k]] = values[k]; every other slot gets the scalar `padding` (-0.0). slot_of holds int32.
+
+        staged: has the numbers on the device; of `values` only type and count are then used.
+        """
 
     def inspect(self, guarded: Sequence[Buffer], digested: Sequence[Buffer]) -> Inspected:
         """Whether the guard zones of some are intact, and hashes of the contents of others, which tell after a run

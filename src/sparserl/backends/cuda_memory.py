@@ -148,11 +148,11 @@ class CudaMemory:
         self.enter()
         return int(call("cuMemGetInfo")[0])
 
-    def write(self, buffer: Buffer, array: Array) -> None:
+    def write(self, buffer: Buffer, array: Array, first_byte: int = 0) -> None:
         data = np.ascontiguousarray(array)
-        self._fits(buffer, data.nbytes, "write")
+        self._fits(buffer, first_byte + data.nbytes, "write")
         self._in_order()
-        self._bring(buffer.pointer, data)
+        self._bring(buffer.pointer + first_byte, data)
         self._tell(buffer)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
@@ -188,7 +188,9 @@ class CudaMemory:
             call("cuMemsetD8Async", buffer.pointer, byte, buffer.size_bytes, self.stream)
         self._tell(buffer)
 
-    def scatter(self, buffer: Buffer, values: Array, slot_of: Buffer | None, padding: Array) -> None:
+    def scatter(
+        self, buffer: Buffer, values: Array, slot_of: Buffer | None, padding: Array, staged: Buffer | None = None
+    ) -> None:
         data = np.ascontiguousarray(values)
         width = data.dtype.itemsize
         if width not in (2, 4, 8):
@@ -201,14 +203,17 @@ class CudaMemory:
         bits = int.from_bytes(pad.astype(data.dtype).tobytes()[:width], "little")
         slots = buffer.size_bytes // width
         self._fits(buffer, data.nbytes, "write")
+        if staged is not None:
+            self._fits(staged, data.nbytes, "read")
         self._in_order()
         if slots > data.size:
             self.instruments.pad(width, buffer.pointer, bits, slots, self.stream).launch()
         if slot_of is None:
-            self.write(buffer, data)
+            self.write(buffer, data) if staged is None else self.copy(buffer, staged)
             return
-        staged = self.alloc(data.nbytes)
-        self._bring(staged.pointer, data)
+        if staged is None:
+            staged = self.alloc(data.nbytes)
+            self._bring(staged.pointer, data)
         slot, count = slot_of.pointer, data.size
         self.instruments.scatter(width, buffer.pointer, staged.pointer, slot, count, stream=self.stream).launch()
         self._tell(buffer)  # `staged` may go: it is waited for, or who gets its memory comes behind on the stream

@@ -22,11 +22,11 @@ class Near(NamedTuple):
     number: Any
     """of the storage type"""
 
-    def after(self, values: Array, x: Array) -> tuple[Array, Array]:
-        """Values and x of this set, from those of the other."""
-        changed = (values if self.of == "values" else x).copy()
+    def after(self, array: Array) -> Array:
+        """The values, or x, of this set, from those of the other."""
+        changed = array.copy()
         changed[self.place] = self.number
-        return (changed, x) if self.of == "values" else (values, changed)
+        return changed
 
 
 Check = str | Near | tuple[Array, Array]

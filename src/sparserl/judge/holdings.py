@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from sparserl.backends.backend import Backend, Buffer, Executable, Inspected, Job, Later
+from sparserl.judge.handed import Which
 from sparserl.matrix import Array
 
 Hash = Later[str]
@@ -56,7 +57,7 @@ def _hash(found: Later[Inspected], at: int) -> str:
 
 def touched(
     backend: Backend,
-    others: tuple[Mapping[str, Structure], Mapping[str, Loaded]],
+    others: tuple[Mapping[str, Structure], Mapping[str, Loaded], Mapping[tuple[str, Which], tuple[Buffer, Hash]]],
     around: dict[str, Buffer],
     inputs: dict[str, Buffer],
     expected: dict[str, Hash],
@@ -67,7 +68,7 @@ def touched(
     variants hold, and what other programs have in scratch.
     """
     own = {id(buffer) for buffer in around.values()}
-    structures, programs = ({}, {}) if backend.bounded else others
+    structures, programs, kept = ({}, {}, {}) if backend.bounded else others
     for key, other in structures.items():
         if id(other.vals) not in own:
             theirs = other.everything
@@ -80,6 +81,10 @@ def touched(
         for name, (each, digest) in program.zeroed.items():
             if id(each) not in own:
                 inputs[f"{name}' of '{key}"], expected[f"{name}' of '{key}"] = each, digest
+    for (key, what), (each, digest) in kept.items():
+        name = f"{what}' of the numbers '{key}"
+        around[name] = inputs[name] = each
+        expected[name] = digest
     found = backend.inspect_later([*around.values()], [*inputs.values()])
 
     def finding() -> str:

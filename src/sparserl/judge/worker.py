@@ -22,10 +22,11 @@ from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, 
 from sparserl.backends.driver import StickyError
 from sparserl.errors import SparseRLError
 from sparserl.judge import channel
-from sparserl.judge.handed import Asked, Check, Near, kept_as
+from sparserl.judge.handed import Asked, Check, kept_as
 from sparserl.judge.holdings import Hash, Loaded, Structure, hashes_of, touched
 from sparserl.judge.lockdown import lockdown
 from sparserl.judge.sandbox import Hello
+from sparserl.judge.stock import Stock
 from sparserl.judge.turn import Turn, give_turns, gpu_of
 from sparserl.layouts import padding_value
 from sparserl.lifetime import leave_with
@@ -36,9 +37,6 @@ from sparserl.values import store
 Array = np.ndarray[Any, np.dtype[Any]]
 POISON = 0xFF
 """as bytes of any storage type: NaN"""
-KEPT_FROM, KEPT_SHARE = 1 << 20, 1 / 8
-"""x of a set that is used again stays on the device where it has so many bytes (what is smaller is sent faster than a
-hash of it is waited for) and takes no more than this of the room that is left"""
 LONGER = 256
 """bytes that make y differ from x in size, which tells `run_chain` not to feed it back"""
 OWN_TURNS = ("time", "floor_us")
@@ -67,14 +65,14 @@ class Machine:
     backend: Backend
     dtype: DType = "float32"
     structures: dict[str, Structure] = field(default_factory=dict)
-    sets: dict[str, tuple[Array, Array]] = field(default_factory=dict)
-    kept: dict[str, tuple[Buffer, str]] = field(default_factory=dict)
-    """x of some of the sets that are large, with its hash"""
     programs: dict[str, Loaded] = field(default_factory=dict)
     vectors: dict[tuple[str, int], Buffer] = field(default_factory=dict)
     baselines: dict[str, Executable] = field(default_factory=dict)
     turns: dict[str, float] = field(default_factory=dict)
     """seconds that this process waited for its turn on the GPU, and had it alone"""
+
+    def __post_init__(self) -> None:
+        self.stock = Stock(self.backend)
 
     def open(self, dtype: DType) -> None:
         """A new case: nothing of the last one stays."""
@@ -83,11 +81,11 @@ class Machine:
 
     def close_case(self) -> None:
         self.renew()
-        self.sets.clear()
+        self.stock.clear()
 
     def renew(self) -> None:
         """Nothing that a program could reach is used again; what the host has stays."""
-        for held in (self.programs, self.baselines, self.structures, self.kept, self.vectors):
+        for held in (self.programs, self.baselines, self.structures, self.stock.kept, self.vectors):
             held.clear()  # type: ignore[attr-defined]
 
     def put_structure(self, key: str, arrays: Mapping[str, Array], slot_of: Array | None, slots: int) -> None:
@@ -105,13 +103,10 @@ class Machine:
             del self.programs[name]
 
     def put_set(self, key: str, values: Array, x: Array) -> None:
-        self.sets[key] = (values, x)
-        self.kept.pop(key, None)
+        self.stock.put(key, values, x)
 
     def drop_sets(self, keys: Sequence[str]) -> None:
-        for key in keys:
-            self.sets.pop(key, None)
-            self.kept.pop(key, None)
+        self.stock.drop(keys)
 
     def load(self, name: str, binary: Binary, job: Job, structure: str) -> None:
         held = self.structures[structure]
@@ -146,11 +141,11 @@ class Machine:
         here, there = self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)
         if asked.behind_writer:
             source = self._vector("source", x.nbytes)
-            before = self._place_x(source, asked.check, x)
+            before = self.stock.place_x(source, asked.check, x)
             backend.fill(here, POISON)
             there = self._vector("long y", y_count * x.itemsize + LONGER)
         else:
-            before = self._place_x(here, asked.check, x)
+            before = self.stock.place_x(here, asked.check, x)
         if asked.clear:
             backend.fill(there, POISON)
         if asked.behind_writer:
@@ -171,7 +166,7 @@ class Machine:
         source, here = self._vector("source", x.nbytes), self._vector("x", x.nbytes)
         longer = 0 if feed_back else LONGER
         there = self._vector("long y" if longer else "y", y_count * x.itemsize + longer)
-        self._place_x(source, check, x)
+        self.stock.place_x(source, check, x)
         self.backend.fill(here, POISON)
         self.backend.fill(there, POISON)
         report = self.backend.run_chain(loaded.executable, [here, there, source], steps, wait=False)
@@ -188,9 +183,9 @@ class Machine:
         return [dependent, *results]
 
     def _plain_chain(self, loaded: Loaded, check: Check, y_count: int, steps: int) -> Later[Ran]:
-        _, x = self._numbers(check)
+        x = self.stock.x_of(check)
         pair = [self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)]
-        self._place_x(pair[0], check, x)
+        self.stock.place_x(pair[0], check, x)
         self.backend.fill(pair[1], POISON)
         for step in range(steps):
             here, there = pair[step % 2], pair[(step + 1) % 2]
@@ -225,9 +220,9 @@ class Machine:
 
     def run_baseline(self, name: str, check: Check, y_count: int, part: Part | None = None) -> Array:
         """One product of a baseline, for the judge to look at: a library that is called wrongly is no baseline."""
-        _, x = self._numbers(check)
+        x = self.stock.x_of(check)
         here, there = self._vector("x", x.nbytes), self._vector("y", y_count * x.itemsize)
-        self._place_x(here, check, x)
+        self.stock.place_x(here, check, x)
         self.backend.fill(there, POISON)
         report = self.backend.run(self.baselines[name], here, there)
         return self.backend.read(there, x.dtype, y_count if report.ok else 0, part)
@@ -252,41 +247,16 @@ class Machine:
 
     def _begin(self, loaded: Loaded, check: Check, poison: bool = True) -> Array:
         """Values in place, scratch poisoned; x."""
-        values, x = self._numbers(check)
         held = self.structures[loaded.structure]
         placed = kept_as(check, "values")
         if not placed or held.placed != placed:
-            self.backend.scatter(held.vals, values, held.slot_of, held.padding)
+            self.stock.place_values(held, check)
             held.placed = placed
             (held.digests["vals"],) = hashes_of(self.backend, [held.vals])
         for workspace, buffer in self.backend.workspaces(loaded.executable).items():
             if poison and loaded.job.workspaces[workspace][1] == "scratch":
                 self.backend.fill(buffer, POISON)
-        return x
-
-    def _numbers(self, check: Check) -> tuple[Array, Array]:
-        """Values and x."""
-        if isinstance(check, Near):
-            return check.after(*self.sets[check.key])
-        return self.sets[check] if isinstance(check, str) else check
-
-    def _place_x(self, target: Buffer, check: Check, x: Array) -> Hash:
-        """x of this set, from the device where it was kept; its hash.
-
-        A program that writes where it may not could reach what is kept: a copy with another hash is not used.
-        """
-        name = kept_as(check, "x")
-        if name in self.kept:
-            kept, before = self.kept[name]
-            self.backend.copy(target, kept)
-            if self.backend.digest(target) == before:
-                return lambda: before
-        self.backend.write(target, x)
-        (found,) = hashes_of(self.backend, [target])
-        if name and KEPT_FROM <= x.nbytes <= KEPT_SHARE * self.backend.room_bytes():
-            self.kept[name] = (self.backend.alloc(x.nbytes), found())
-            self.backend.copy(self.kept[name][0], target)
-        return found
+        return self.stock.x_of(check)
 
     def _end(
         self, loaded: Loaded, report: RunReport, y: Buffer, y_count: int, *, x: tuple[Buffer, Hash] | None = None,
@@ -322,7 +292,8 @@ class Machine:
 
     def _touched(self, around: dict[str, Buffer], inputs: dict[str, Buffer], expected: dict[str, Hash]) -> Later[str]:
         around |= {f"{role} vector": buffer for (role, _), buffer in self.vectors.items()}
-        return touched(self.backend, (self.structures, self.programs), around, inputs, expected)
+        others = self.structures, self.programs, self.stock.kept
+        return touched(self.backend, others, around, inputs, expected)
 
     def _dirty(self, loaded: Loaded, left: Sequence[Hash]) -> str:
         for (name, (buffer, clean)), now in zip(loaded.zeroed.items(), left, strict=True):

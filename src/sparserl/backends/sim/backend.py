@@ -94,8 +94,8 @@ class SimBackend:
     def room_bytes(self) -> int:
         return ROOM_BYTES
 
-    def write(self, buffer: Buffer, array: np.ndarray) -> None:
-        _own(buffer).write(array)
+    def write(self, buffer: Buffer, array: np.ndarray, first_byte: int = 0) -> None:
+        _own(buffer).write(array, first_byte)
 
     def copy(self, target: Buffer, source: Buffer) -> None:
         _own(target).write(_own(source).data)
@@ -111,8 +111,12 @@ class SimBackend:
     def fill(self, buffer: Buffer, byte: int) -> None:
         _own(buffer).data[:] = byte
 
-    def scatter(self, buffer: Buffer, values: np.ndarray, slot_of: Buffer | None, padding: np.ndarray) -> None:
-        flat = np.ascontiguousarray(values).reshape(-1)
+    def scatter(
+        self, buffer: Buffer, values: np.ndarray, slot_of: Buffer | None, padding: np.ndarray,
+        staged: Buffer | None = None,
+    ) -> None:  # fmt: skip
+        given = values if staged is None else _own(staged).view(values.dtype, values.size)
+        flat = np.ascontiguousarray(given).reshape(-1)
         slots = _own(buffer).view(flat.dtype, _own(buffer).size_bytes // flat.itemsize)
         if slot_of is None:
             slots[: flat.size] = flat

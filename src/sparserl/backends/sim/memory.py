@@ -42,11 +42,11 @@ class SimMemory:
     def digest(self) -> str:
         return hashlib.blake2b(self.data.data, digest_size=16).hexdigest()
 
-    def write(self, array: np.ndarray) -> None:
+    def write(self, array: np.ndarray, first_byte: int = 0) -> None:
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        if raw.size > self.size_bytes:
+        if first_byte + raw.size > self.size_bytes:
             raise BackendError(f"An array of {raw.size} bytes does not fit into a buffer of {self.size_bytes}.")
-        self.data[: raw.size] = raw
+        self.data[first_byte : first_byte + raw.size] = raw
 
     def view(self, dtype: np.dtype, count: int) -> np.ndarray:
         """The first `count` numbers, not copied."""

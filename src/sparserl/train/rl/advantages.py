@@ -55,7 +55,7 @@ def group_relative_to_own(rewards: Array, given: Array, right: Array) -> Array:
 def shared_part(rewards: Array, right: Array, most: float) -> Array:
     """The rewards with failures raised to `most` below the mean of the right ones; as they are where none is right.
 
-    What is raised here is the failure's alone: blame for what right programs of its group do not begin with.
+    What is raised here is the failure's alone: blame for the token at which it left what right ones wrote (`fork`).
     """
     rewards = _checked(rewards)
     return np.where(right, rewards, rewards.clip(min=rewards[right].mean() - most)) if right.any() else rewards

@@ -36,18 +36,20 @@ class RLConfig:
     judged_on: JudgedOn = "cuda"
     """whose times the rewards come from; they are never mixed in one run"""
 
-    epochs: int = 2
+    epochs: int = 1
     """times that a round's rollouts are gone through"""
-    minibatch: int = 128
-    """rollouts of one optimiser step, at random: lengths go with kinds of programs, so a step needs all of them"""
-    batch_tokens: int = 32768
+    minibatch: int = 256
+    """rollouts of one optimiser step, at random: lengths go with kinds of programs, so a step needs all of them. Adam's
+    steps have one length whatever there is to learn, and most of a small batch's gradient is noise: many of them wear
+    the grammar down and teach no more than a few"""
+    batch_tokens: int = 65536
     """that go through the model at one time, padding counted; a step adds up as many of these as it needs"""
     unit: float = 0.2
     """a difference of rewards, which are logarithms of speed-ups, that is an advantage of 1 (GRPO). The same for all
     groups: a failure then costs what it costs in the end, a hundred times a percent of speed"""
     shared_blame: float = 1.0
-    """so much of a failure's advantage at most falls on what right programs of its group begin with as well; the rest
-    falls on what it wrote from the first token on that none of them has"""
+    """so much of a failure's advantage at most falls on all of its tokens; the rest falls on one, the first that no
+    right program of its group has. Blame for hundreds that are as good as any other program's unlearns the grammar"""
     noise: float = 0.03
     """advantages (PPO) are not divided by a standard deviation below this: the measured noise of a brief timing"""
     gamma: float = 1.0

@@ -4,7 +4,7 @@
                computes them: the old ones of the ratio
     refer      the same after imitation, whose steps lie between: the reference of the KL, so renewed every round
     learn      advantages of the objective → minibatches of similar length, several epochs, one optimiser step each;
-               GRPO puts most of the blame for a failure on what follows its fork from the right ones of its group
+               GRPO puts most of the blame for a failure on one token: that at its fork from the right ones of its group
 
 The reward of an episode is that of its best turn and is earned with that turn's last token; what was written after it
 changed nothing: no advantage (GRPO), no return (PPO). Not covered: rewards inside a program.
@@ -84,7 +84,7 @@ class Scores:
     whole: Array
     """its advantage in its group (GRPO), or what PPO's value head has to foresee"""
     blame: Array
-    """what is added to that from `forks` on: never positive, and 0 for all that are right"""
+    """what is added to that at `forks`: never positive, and 0 for all that are right"""
     forks: Array
     """the place of the first token that no right rollout of the group has after the same beginning"""
 
@@ -117,11 +117,11 @@ def ends_of(rollouts: Sequence[Rollout]) -> list[int]:
 
 
 def with_group_advantages(lines: Sequence[Line], scores: Scores, ends: Sequence[int]) -> list[Line]:
-    """GRPO: tokens up to the one that earned the reward have the rollout's advantage, from its fork on blame too."""
+    """GRPO: tokens up to the one that earned the reward have the rollout's advantage, that at its fork blame too."""
     found = []
     for at, (line, end) in enumerate(zip(lines, ends, strict=True)):
         place = np.arange(len(line.ids))
-        advantages = scores.whole[at] + np.where(place >= scores.forks[at], scores.blame[at], 0.0)
+        advantages = scores.whole[at] + np.where(place == scores.forks[at], scores.blame[at], 0.0)
         found.append(replace(line, columns={**line.columns, "advantages": np.where(place <= end, advantages, 0.0)}))
     return found
 
