@@ -17,8 +17,9 @@ from sparserl.backends.backend import Backend, Buffer
 from sparserl.judge.handed import Array, Check, Near, Which, kept_as
 from sparserl.judge.holdings import Hash, Structure, hashes_of
 
-KEPT_FROM: dict[Which, int] = {"x": 1 << 20, "values": 1 << 23}
-"""bytes from which they stay on the device: what is smaller is sent faster than it is looked after"""
+KEPT_FROM: dict[Which, int] = {"x": 1 << 18, "values": 1 << 18}
+"""bytes from which they stay on the device: what is smaller is sent faster than it is looked after. Page-locked memory
+has room for 16 MB, and each time that is full all is waited for, among other processes that share the GPU"""
 KEPT_SHARE = 1 / 32
 """of the room that is left, which one of them takes at most: there are some eight sets"""
 
