@@ -16,7 +16,7 @@ from sparserl.families import make
 from sparserl.judge import plain, stock, worker
 from sparserl.judge.handed import Asked, Check, Near, Which
 from sparserl.judge.holdings import hashes_of
-from sparserl.records import Order, Problem
+from sparserl.records import Order, Packed, Problem
 
 PATTERN = make("stencil2d", 0, nx=12, ny=10, points=5)
 
@@ -24,11 +24,15 @@ PATTERN = make("stencil2d", 0, nx=12, ny=10, points=5)
 class Watched(SimBackend):
     """Counts what comes from the host."""
 
-    uploads = 0
+    uploads = scattered = 0
 
     def write(self, buffer, array, first_byte=0):  # type: ignore[no-untyped-def]
         self.uploads += 1
         super().write(buffer, array, first_byte)
+
+    def scatter(self, buffer, values, slot_of, padding, staged=None):  # type: ignore[no-untyped-def]
+        self.scattered += staged is None
+        super().scatter(buffer, values, slot_of, padding, staged)
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +46,18 @@ def machine_of(backend: Watched, problem: Problem) -> worker.Machine:
     """A worker that holds the plain program."""
     machine = worker.Machine(backend)
     machine.open("float32")
-    text = plain.plain(problem)
-    parsed = program.parse(text)
-    packed = layouts.pack(PATTERN, parsed.layout)
-    machine.put_structure("rows", packed.arrays, packed.slot_of, packed.slots)
-    job = assemble(parsed, packed, problem, 132)
-    machine.load("plain", backend.compile(job.source, job.kernels), job, "rows")
+    hold(machine, backend, "plain", plain.plain(problem), problem)
     return machine
+
+
+def hold(machine: worker.Machine, backend: Watched, name: str, text: str, problem: Problem) -> Packed:
+    """Load a program, and the matrix as its layout packs it."""
+    parsed = program.parse(text)
+    packed, key = layouts.pack(PATTERN, parsed.layout), parsed.layout.name
+    machine.put_structure(key, packed.arrays, packed.slot_of, packed.slots)
+    job = assemble(parsed, packed, problem, 132)
+    machine.load(name, backend.compile(job.source, job.kernels), job, key)
+    return packed
 
 
 def check(machine: worker.Machine, given: Check, y_count: int = PATTERN.rows, part: Part | None = None) -> worker.Ran:
@@ -135,33 +144,25 @@ def test_values_that_are_used_again_are_sent_once_and_put_into_every_layout(
 ) -> None:
     """Whether the layout has slots of its own (`slices`) or keeps the order of the matrix (`rows`)."""
     numbers = {key: drawn(seed) for seed, key in enumerate("ab")}
+    slices = next(recipe.text for recipe in recipes.space(Problem()) if recipe.layout.name == "slices")
     near = Near("a", "values", 7, np.float32(3))
     asked: list[Check] = ["a", "b", near, "a", Near("b", "x", 5, np.float32(-2)), near]
     found = {}
     for from_bytes in (0, 1 << 30):
         keeps(monkeypatch, values=from_bytes)
         machine = machine_of(backend, Problem())
-        add_slices(machine, backend)
+        assert hold(machine, backend, "slices", slices, Problem()).slot_of is not None
         for key, each in numbers.items():
             machine.put_set(key, *each)
+        before = backend.scattered
         found[from_bytes] = [
             machine.checks(name, [Asked(each)], PATTERN.rows)[0].y.tobytes()
             for each in asked
             for name in ("plain", "slices")
         ]
         assert {key for key, _ in machine.stock.kept} == (set("ab") if not from_bytes else set())
+        assert (backend.scattered == before) is not bool(from_bytes)
     assert found[0] == found[1 << 30] and len(set(found[0])) >= 4
-
-
-def add_slices(machine: worker.Machine, backend: Watched) -> None:
-    """A program on a layout whose values have slots of their own."""
-    text = next(recipe.text for recipe in recipes.space(Problem()) if recipe.layout.name == "slices")
-    parsed = program.parse(text)
-    packed = layouts.pack(PATTERN, parsed.layout)
-    assert packed.slot_of is not None
-    machine.put_structure("slices", packed.arrays, packed.slot_of, packed.slots)
-    job = assemble(parsed, packed, Problem(), 132)
-    machine.load("slices", backend.compile(job.source, job.kernels), job, "slices")
 
 
 @pytest.mark.parametrize("of", ["x", "values"])
