@@ -197,7 +197,9 @@ def test_without_its_optimiser_a_run_goes_on_with_its_archive_and_a_warm_up(
     began: list[Any] = []
     monkeypatch.setattr(loop.Run, "round", _watched(began, loop.Run.round))
     assert train(config, Places(out, weights, resume=True), table(referee), Crew()).complete
-    number, policy, archive, steps = began[0]
+    number, policy, archive, steps = began[0][:4]
+    first, original = began[0][4], state(weights)
+    assert all(torch.equal(first[name], original[name]) for name in original), "whose grammar is kept: the very first"
     assert number == 2 and steps == 0 and archive == elites
     assert all(torch.equal(policy[name], learnt[name]) for name in learnt)
     assert curve(out)[:2] == rows and [line["round"] for line in curve(out)] == [0, 1, 2, 3]
@@ -208,7 +210,9 @@ def _watched(began: list[Any], play: Any) -> Any:
     def watched(run: loop.Run) -> Any:
         run.played.elites.save(run.places.out / "seen.json")
         weights = {name: tensor.clone() for name, tensor in run.learner.policy.state_dict().items()}
-        began.append((run.number, weights, (run.places.out / "seen.json").read_text(), run.learner.steps))
+        assert run.learner.first is not None
+        first = run.learner.first.state_dict()
+        began.append((run.number, weights, (run.places.out / "seen.json").read_text(), run.learner.steps, first))
         return play(run)
 
     return watched

@@ -15,7 +15,7 @@ from sparserl.policy.model import Policy, Size, make_policy
 from sparserl.policy.sample import sample_pattern
 from sparserl.records import Problem
 from sparserl.train.rl import objective
-from sparserl.train.rl.objective import Batch, Coefficients, figures, grpo, imitation, k3, ppo
+from sparserl.train.rl.objective import FLAT, Batch, Coefficients, figures, grpo, imitation, k3, ppo
 from sparserl.train.rl.value import ValueHead, make_value_head
 
 SIZE = Size(
@@ -292,6 +292,66 @@ def test_imitation_is_the_weighted_negative_log_likelihood(policy: Policy) -> No
     batch = replace(some_batch(policy), advantages=torch.ones(3, 1))
     expected = -plain_log_probs(policy, batch).sum() / batch.written.sum()
     assert imitation(policy, batch).loss.item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_flat_probabilities_are_those_at_a_high_temperature(policy: Policy) -> None:
+    batch = replace(some_batch(policy), temperature=0.7)
+    assert batch.prefix is not None
+    logits = policy(batch.ids[:, :-1], prefix=batch.prefix[batch.which]) / FLAT
+    flat = torch.distributions.Categorical(logits=logits).log_prob(batch.ids[:, 1:])
+    assert torch.allclose(figures(policy, batch).flat[:, 1:], flat * batch.written[:, 1:], atol=1e-5)
+
+
+@pytest.mark.parametrize("what", ["grpo", "ppo", "imitation"])
+def test_what_was_kept_may_rise_and_costs_its_square_where_it_fell(policy: Policy, what: str) -> None:
+    batch = some_batch(policy)
+    batch = replace(batch, returns=torch.zeros(3, 9))
+
+    def loss(keep: float, kept: Tensor | None) -> Tensor:
+        held = replace(batch, kept=kept)
+        if what == "imitation":
+            return imitation(policy, held, keep).loss
+        coefficients = replace(PLAIN, keep=keep)
+        head = make_value_head(32, 0)
+        return (ppo(policy, head, held, coefficients) if what == "ppo" else grpo(policy, held, coefficients)).loss
+
+    with torch.no_grad():
+        flat = figures(policy, batch).flat
+    without = loss(0.0, None)
+    assert loss(3.0, flat - 0.5).item() == pytest.approx(without.item(), abs=1e-6)
+    assert torch.allclose(gradients(policy, loss(3.0, flat - 0.5)), gradients(policy, without), atol=1e-7)
+    fell = torch.zeros(3, 9)
+    fell[0, 2], fell[1, 0] = 0.5, 9.0  # the latter is nothing that the policy wrote
+    expected = 3.0 * 0.25 / int(batch.written.sum())
+    assert loss(3.0, flat + fell).item() - without.item() == pytest.approx(expected, rel=1e-3)
+    assert not torch.allclose(gradients(policy, loss(3.0, flat + fell)), gradients(policy, without), atol=1e-5)
+
+
+def test_margins_stay_where_the_first_policy_is_asked() -> None:
+    """A sure policy is blamed for all that it wrote, as for a failure that lies elsewhere: how much of it is lost?"""
+    lost = {}
+    for keep in (0.0, 3.0):
+        policy = make_policy(SIZE, seed=1)
+        batch = replace(some_batch(policy), advantages=torch.ones(3, 1))
+        adam = torch.optim.Adam(policy.language.parameters(), 3e-3)
+        for _ in range(400):
+            _step(adam, imitation(policy, batch).loss)
+        with torch.no_grad():
+            sure = figures(policy, batch)
+        assert bool((sure.log_probs[batch.written] > -0.01).all())
+        blamed = replace(batch, old=sure.log_probs, advantages=-torch.ones(3, 1), kept=sure.flat)
+        adam = torch.optim.Adam(policy.language.parameters(), 3e-3)
+        for _ in range(10):
+            _step(adam, grpo(policy, blamed, replace(PLAIN, keep=keep)).loss)
+        with torch.no_grad():
+            lost[keep] = float((sure.flat - figures(policy, batch).flat)[batch.written].mean())
+    assert lost[0.0] > 0.1 and lost[3.0] < 0.5 * lost[0.0], lost
+
+
+def _step(adam: torch.optim.Adam, loss: Tensor) -> None:
+    adam.zero_grad()
+    loss.backward()  # type: ignore[no-untyped-call]
+    adam.step()
 
 
 @pytest.mark.parametrize(

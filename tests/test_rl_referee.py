@@ -16,15 +16,17 @@ import numpy as np
 import pytest
 
 from sparserl.errors import BackendError, MatrixError, StoreError
+from sparserl.judge.case import Race
 from sparserl.judge.evaluate import Judge
 from sparserl.judge.plain import plain
-from sparserl.records import Problem, Verdict
+from sparserl.judge.timing import summarise
+from sparserl.records import Outcome, Problem, Timing, Verdict
 from sparserl.store import read_jsonl
 from sparserl.train.cases import from_source, range_up_to, training_cases
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn, from_record, prompt_key, to_record
 from sparserl.train.rl.referee import Remembering, open_referee, retime_all
 from sparserl.train.rl.referee_local import Counts, LocalReferee
-from sparserl.train.rl.referee_worker import RefereeConfig, open_judge
+from sparserl.train.rl.referee_worker import GroupJudge, Job, RefereeConfig, open_judge
 from sparserl.train.rl.replay import ReplayReferee
 from sparserl.train.rl.rollout_store import FOLDER, PROGRAMS, PROMPTS, ROLLOUTS, RolloutStore
 
@@ -62,12 +64,12 @@ class Trap:
     def __init__(self, case: Any) -> None:
         self._case = case
 
-    def judge(self, texts: Sequence[str], *how: Any) -> Any:
+    def judge(self, texts: Sequence[str], *how: Any, **more: Any) -> Any:
         if any("deadly" in text for text in texts):
             os._exit(13)
         if any("hanging" in text for text in texts):
             time.sleep(600)
-        return self._case.judge(texts, *how)
+        return self._case.judge(texts, *how, **more)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._case, name)
@@ -251,6 +253,53 @@ def test_winners_on_a_gpu_are_checked_on_a_twin_of_the_matrix() -> None:
         assert names(dict(referee.judge([(prompt, [knows])]))[0]) == ["CORRECT"]
     assert found[knows].verdict is Verdict.WRONG and "on another" in found[knows].reason
     assert found[PLAIN].verdict is Verdict.CORRECT
+
+
+class Library:
+    """A case as on a GPU: two variants of a library, timed with the first programs that are timed side by side."""
+
+    def __init__(self) -> None:
+        self.beside, self.asked = Race(), []
+
+    def baselines(self, every_order: bool = False) -> tuple[str, ...]:
+        return ("cusparse:slow", "cusparse:fast")
+
+    def judge(self, texts: Sequence[str], *how: Any, beside: Sequence[str]) -> list[Outcome]:
+        self.asked.append(list(beside))
+        if len(texts) > 1:
+            self.beside.update({name: timings(7.0 if "fast" in name else 9.0) for name in beside})
+        return [Outcome(Verdict.CORRECT, timings=timings(5.0)) for _ in texts]
+
+    def race(self, texts: Any, names: Sequence[str], *how: Any) -> Race:
+        self.asked.append("race")
+        race = Race()
+        race.update({name: timings(6.0) for name in names})
+        return race
+
+
+def timings(time_us: float) -> dict[str, Timing]:
+    return {"solver": summarise("solver", [time_us], 1.0, on_sim(RefereeConfig()).device)}
+
+
+@pytest.mark.parametrize(("texts", "baseline_us", "asked"), [
+    ([PLAIN, WIDER], 7.0, [["cusparse:slow", "cusparse:fast"], []]),
+    ([PLAIN], 6.0, [["cusparse:slow", "cusparse:fast"], "race", []]),
+])  # fmt: skip
+def test_baselines_are_timed_with_the_first_programs_and_once(
+    texts: list[str], baseline_us: float, asked: list[Any]
+) -> None:
+    """And in a turn of their own where nothing was timed side by side."""
+    case = Library()
+
+    class Judges:
+        def open(self, *which: Any, **how: Any) -> Library:
+            return case
+
+    judges = GroupJudge(RefereeConfig("cuda"), Judges())  # type: ignore[arg-type]
+    job = Job(prompts(1)[0], dict(enumerate(texts)))
+    for _ in range(2):
+        assert judges.group(job, lambda *said: None) == {"solver": baseline_us}
+    assert case.asked == asked
 
 
 def test_a_program_that_hangs_its_process_costs_itself_alone() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from sparserl.evaluation import evaluation_list
 from sparserl.judge.evaluate import Judge
+from sparserl.judge.plain import plain
 from sparserl.records import Problem
 
 pytestmark = pytest.mark.gpu
@@ -34,3 +35,20 @@ def test_a_case_that_was_opened_anew_races_them_by_name() -> None:
         turns = judge.turns_s()
     assert names[-1].endswith("@col") and set(raced) == set(names[-2:])
     assert turns["alone"] > 0 and judge.device.backend == "cuda"
+
+
+def test_programs_are_judged_beside_them_in_one_turn() -> None:
+    pattern = next(c for c in evaluation_list() if c.name == "small_kkt").load()
+    text = plain(Problem())
+    wider = text.replace("<<<div_up(rows, 4), 128>>>", "<<<div_up(rows, 8), 256>>>").replace("* 4 +", "* 8 +")
+    with Judge("cuda") as judge:
+        case = judge.open(pattern, Problem(), pooled=True)
+        names = case.baselines()
+        alone = case.judge([text], ("solver",), beside=names)
+        assert alone[0].correct and not case.beside, "one program is timed by itself"
+        both = case.judge([text, wider], ("solver",), beside=names)
+        raced = case.race({}, names, modes=("solver",), rounds=3)
+    assert all(each.correct for each in both) and set(case.beside) == set(names)
+    for name in names:
+        ratio = case.beside[name]["solver"].median_us / raced[name]["solver"].median_us
+        assert 0.7 < ratio < 1.4, (name, ratio)

@@ -84,19 +84,28 @@ class Bench:
             )
         with self.among():
             between, bodies = self._ready(launches, plan)
+        if plan.rounds <= BRIEF_ROUNDS:
+            return self._timed(between, bodies, plan, self.among, self.alone)
+        with self.alone():  # one turn for both: to wait for a second one takes longer
+            return self._timed(between, bodies, plan, nullcontext, nullcontext)
+
+    def _timed(
+        self, between: Call | None, bodies: list[Callable[[int], None]], plan: TimingPlan, among: Held, alone: Held
+    ) -> list[list[float]]:
+        """What is ready: about how long each takes is found out `among` others, how long `alone`."""
         counts, rounds_each = (plan.repetitions,) * len(bodies), [plan.rounds] * len(bodies)
         if not plan.repetitions:
-            about_us = self._estimates(bodies, plan)
+            about_us = self._estimates(bodies, plan, among)
             counts = repetitions(about_us, plan.graph_ms, MOST_COLD if plan.mode == "cold" else MOST)
             rounds_each = rounds_of(about_us, plan.rounds)
         self.repetitions = counts
         if between is None:
-            return self._rounds(bodies, counts, rounds_each)
+            return self._rounds(bodies, counts, rounds_each, alone)
         seen = self._between_us.setdefault(plan, []) if plan.rounds <= BRIEF_ROUNDS else []
         copies = max(1, -(-(ENOUGH - len(seen)) // plan.rounds))
         bodies += [functools.partial(_repeat, between)] * copies
         counts += (max(counts),) * copies
-        rounds = self._rounds(bodies, counts, rounds_each + [plan.rounds] * copies)
+        rounds = self._rounds(bodies, counts, rounds_each + [plan.rounds] * copies, alone)
         for _ in range(copies):
             seen += rounds.pop()
         between_us = median(seen)
@@ -195,7 +204,7 @@ class Bench:
             if swap:
                 x, y = y, x
 
-    def _estimates(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan) -> list[float]:
+    def _estimates(self, bodies: Sequence[Callable[[int], None]], plan: TimingPlan, held: Held) -> list[float]:
         """About how long a product of each side takes, what stands between included.
 
         For a brief timing among others, the least of a few looks: a turn alone costs everybody more than it is worth.
@@ -203,7 +212,7 @@ class Bench:
         large = (plan.x_elements + plan.y_elements) * plan.value_bytes >= LARGE_BYTES
         brief = plan.rounds <= BRIEF_ROUNDS
         counts, looks = (1 if large else ESTIMATE,) * len(bodies), [LOOKS_AMONG if brief else 2] * len(bodies)
-        found = self._rounds(bodies, counts, looks, self.among if brief else self.alone)
+        found = self._rounds(bodies, counts, looks, held)
         return [max(0.2, min(times)) for times in found]
 
     @functools.cached_property
@@ -224,9 +233,8 @@ class Bench:
         discard.launch()
 
     def _rounds(
-        self, bodies: Sequence[Callable[[int], None]], counts: Sequence[int], rounds: Sequence[int],
-        held: Held | None = None,
-    ) -> list[list[float]]:  # fmt: skip
+        self, bodies: Sequence[Callable[[int], None]], counts: Sequence[int], rounds: Sequence[int], held: Held
+    ) -> list[list[float]]:
         """Each body captured so many times over, for its own number of rounds; microseconds a repetition, by body."""
         times: list[list[float]] = [[] for _ in bodies]
         graphs: list[Graph] = []
@@ -234,7 +242,7 @@ class Bench:
         try:
             for body, count in zip(bodies, counts, strict=True):  # nothing runs on the GPU yet
                 graphs.append(Graph(self._stream, functools.partial(body, count)))
-            with (held or self.alone)():
+            with held():
                 most = max(rounds, default=0)
                 long = [most > BRIEF_ROUNDS and self._replayed_ms(graph, watch) >= LONG_MS for graph in graphs]
                 for number in range(most):

@@ -73,6 +73,8 @@ class Case:
         self._desk = Desk(problem, self._packs, sandbox)
         self._twins = Twins(pattern, problem, self.device.sms, seed)
         self._floors: dict[Mode, float] = {}
+        self.beside = Race()
+        """timings of the baselines that programs were judged beside"""
         steady = self.reference.draw_chain(row_sums=False)
         self._steady = steady if steady.key else replace(steady, key="steady")
         self._baselines = Baselines(pattern, problem, self._desk, self._steady)
@@ -84,10 +86,13 @@ class Case:
         rounds: int = 3,
         graph_ms: float = 0.5,
         on_outcome: Watcher | None = None,
+        *,
+        beside: Sequence[str] = (),
     ) -> list[Outcome]:
         """Verify every program and time it briefly, or, without modes, verify it alone.
 
-        `on_outcome` is told each index and Outcome as it is known: on a GPU some at a time.
+        `on_outcome` is told each index and Outcome as it is known: on a GPU some at a time. beside: baselines that the
+        first of them to be timed side by side are timed with, for `self.beside`: a turn alone on the GPU less.
         """
         outcomes: dict[int, Outcome] = {}
 
@@ -99,7 +104,7 @@ class Case:
         clocking = _Clocking(tuple(modes), rounds, graph_ms)
         compiled = self._compiled(list(texts), known)
         while some := dict(islice(compiled, 1 if self._modelled or not modes else self._together)):
-            self._judge_some(some, clocking, known)
+            self._judge_some(some, clocking, known, beside)
         return [outcomes[i] for i in range(len(texts))]
 
     def baselines(self, every_order: bool = False) -> tuple[str, ...]:
@@ -181,14 +186,18 @@ class Case:
 
     # ---- the verdict
 
-    def _judge_some(self, entries: dict[int, Entry], clocking: _Clocking, known: Watcher) -> None:
+    def _judge_some(
+        self, entries: dict[int, Entry], clocking: _Clocking, known: Watcher, beside: Sequence[str]
+    ) -> None:
         """Verify each and time those that are right side by side; if that fails, one by one: whose fault is it?"""
         timed: dict[str, Timings] = {}
         took: dict[str, float] = {}
         if len(entries) > 1:
             self._verify_all(entries, known)
             with suppress(WorkerError, Stopped, BackendError), phase(took, "time"):
-                timed = self._time({str(index): entry for index, entry in entries.items()}, (), clocking)
+                library = [name for name in beside if name not in self.beside] if entries else []
+                timed = self._time({str(index): entry for index, entry in entries.items()}, library, clocking)
+                self.beside.update({name: timed[name] for name in library})
         for index, entry in entries.items():
             if timed:
                 entry.phases_s["time"] = took["time"] / len(entries)

@@ -76,6 +76,9 @@ def rl(
     imitate_steps: Annotated[int, typer.Option(help="supervised steps on verified winners a round")] = 4,
     kl: Annotated[float | None, typer.Option(help="weight of the KL to the round's first policy [its own]")] = None,
     entropy: Annotated[float | None, typer.Option(help="weight of the entropy bonus [none]")] = None,
+    keep: Annotated[
+        float | None, typer.Option(help="weight of what is lost of what the run's first policy was sure of [its own]")
+    ] = None,
     epochs: Annotated[int, typer.Option(help="times that a round's rollouts are gone through")] = 1,
     minibatch: Annotated[int, typer.Option(help="rollouts of an optimiser step")] = 256,
     max_tokens: Annotated[int, typer.Option(help="most tokens of a program")] = 1536,
@@ -172,7 +175,7 @@ def _config(given: dict[str, Any]) -> RLConfig:
         raise SparseRLError(f"The '--reward' must be {', '.join(REWARDS)}. Got {given['reward']!r}.")
     target = given["target"] or ("sim" if given["device"] == "sim" else "h200")
     own = RLConfig()
-    named = {name: given[name] for name in ("kl", "entropy") if given[name] is not None}
+    named = {name: given[name] for name in ("kl", "entropy", "keep") if given[name] is not None}
     loop = {name: given[name] for name in ("learning_rate", "warmup") if given[name] is not None}
     loop |= {"save_every_s": given["save_every"], "budget_s": given["budget"], "device": given["learn_on"]}
     same = ("algorithm", "objective", "k", "mean_share", "rounds", "epochs", "minibatch", "imitate_steps", "frozen",

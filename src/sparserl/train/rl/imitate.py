@@ -13,10 +13,12 @@ import numpy as np
 
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.train.lessons import encode_programs
+from sparserl.train.loop import Step
 from sparserl.train.rl.explore import Elite, Elites
 from sparserl.train.rl.learner import Learner, Line
-from sparserl.train.rl.objective import imitation
+from sparserl.train.rl.objective import Batch, imitation
 from sparserl.train.rl.rounds import seed_of
+from sparserl.train.rl.update import keep
 
 
 def imitate(learner: Learner, elites: Elites, tokenizer: Tokenizer, number: int) -> dict[str, float]:
@@ -25,15 +27,23 @@ def imitate(learner: Learner, elites: Elites, tokenizer: Tokenizer, number: int)
     if not config.imitates:
         return {}
     drawn = elites.draw(config.imitate_steps * config.imitate_batch, seed_of(config.loop.seed, number, 9))
-    lines = lines_of(drawn, tokenizer, learner.policy.size.language.context - learner.policy.prefix_length)
+    room = learner.policy.size.language.context - learner.policy.prefix_length
+    lines = keep(learner, lines_of(drawn, tokenizer, room))
     learner.policy.train()
-    losses = []
+
+    def loss(batch: Batch) -> Step:
+        return imitation(learner.policy, batch, config.coefficients.keep)
+
+    losses, worn = [], []
     for at in range(0, len(lines), config.imitate_batch):
         batch = lines[at : at + config.imitate_batch]
-        found = learner.step(batch, lambda each: imitation(learner.policy, each), number, config.imitate_scale)
+        found = learner.step(batch, loss, number, config.imitate_scale)
         losses.append(found["imitation_loss"])
+        worn.append(found.get("worn", 0.0))
     curves = {"imitate/programs": float(len(lines)), "imitate/elites": float(len(elites))}
-    return {**curves, "imitate/loss": float(np.mean(losses))} if losses else curves
+    if losses:
+        curves |= {"imitate/loss": float(np.mean(losses)), "imitate/worn": float(np.mean(worn))}
+    return curves
 
 
 def lines_of(drawn: Sequence[Elite], tokenizer: Tokenizer, longest: int) -> list[Line]:

@@ -30,7 +30,7 @@ from sparserl.train.rl.value import ValueHead, make_value_head
 
 MULTIPLE = 16
 """batches are filled up to a multiple of so many tokens"""
-COLUMNS = ("old", "reference", "advantages", "returns")
+COLUMNS = ("old", "reference", "kept", "advantages", "returns")
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,14 +43,25 @@ class Line:
     written: Array
     """bool, (tokens): the loss is on these"""
     columns: Mapping[str, Array]
-    """`COLUMNS` of a Batch, as far as they are known, and 'values'; each (tokens)"""
+    """`COLUMNS` of a Batch, as far as they are known, 'flat' and 'values'; each (tokens)"""
 
 
 class Learner:
     """Made once a run; `state` and `restore` are its part of a checkpoint."""
 
-    def __init__(self, config: RLConfig, policy: Policy, device: torch.device, look: Look, crew: Crew) -> None:
+    def __init__(
+        self,
+        config: RLConfig,
+        policy: Policy,
+        device: torch.device,
+        look: Look,
+        crew: Crew,
+        *,
+        first: Policy | None = None,
+    ) -> None:
         self.config, self.device, self.look, self.crew = config, device, look, crew
+        self.first = None if first is None else first.to(device).eval().requires_grad_(False)
+        """the policy that the run began with, whose grammar is kept; None: it isn't asked"""
         self.policy = policy.to(device)
         self.policy.encoder.requires_grad_(not config.frozen)
         self.optimiser = make_optimiser(policy, config.loop)
@@ -137,6 +148,7 @@ class Learner:
             collate(samples, problems, self.config.play.machine, self.config.play.mode).to(self.device),
             self._tensor(np.array([place[pair_of(each.prompt)] for each in lines])),
             reference=columns.get("reference"),
+            kept=columns.get("kept"),
             returns=columns.get("returns"),
             total=total,
             temperature=self.config.play.settings.temperature,

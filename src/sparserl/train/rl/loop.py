@@ -31,14 +31,14 @@ import math
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from sparserl.errors import StoreError
-from sparserl.policy.checkpoint import read_config, save_policy
+from sparserl.policy.checkpoint import load_policy, read_config, save_policy
 from sparserl.policy.sampler import Sampler
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.store import append_jsonl, read_json, read_jsonl, write_atomic, write_json
@@ -82,14 +82,16 @@ CLOCKED = (SECONDS, JUDGING)
 class Run:
     """One run under way: `round` plays and learns once, `save` makes a checkpoint."""
 
-    def __init__(self, config: RLConfig, places: Places, table: Table, crew: Crew) -> None:
+    def __init__(self, config: RLConfig, places: Places, table: Table, crew: Crew, weights: Path | None = None) -> None:
+        """weights: those to go on from, where they are not those that the run began with."""
         self.config, self.places, self.crew = config, places, crew
-        policy, begun = start_from(places.weights, "rl")
+        policy, begun = start_from(weights or places.weights, "rl")
+        first = load_policy(policy_folder(places.weights)) if config.coefficients.keep else None
         self.number = begun.step
         folder = policy_folder(places.weights)
         self.tokenizer, self.words = Tokenizer.load(folder / "tokenizer.json"), folder / "tokenizer.json"
         device = device_of(config.loop.device)
-        self.learner = Learner(config, policy, device, table.look, crew)
+        self.learner = Learner(config, policy, device, table.look, crew, first=first)
         self.played = Played(Elites(config.play.modes), Results())
         for pair, best in table.known.items():
             self.played.results.known(pair, best)
@@ -209,7 +211,7 @@ def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Wat
         torch.set_float32_matmul_precision("high")
     goes_on = crew.told(open_run(places.out, "rl", asdict(config), places.resume) if crew.first else False)
     light = not goes_on and crew.told(places.resume and (places.out / RESULTS).exists())
-    run = Run(config, replace(places, weights=places.out) if light else places, table, crew)
+    run = Run(config, places, table, crew, places.out if light else None)
     if goes_on:
         run.restore()
     elif light:

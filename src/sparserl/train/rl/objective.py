@@ -3,8 +3,9 @@
     ratio   = exp(log p - log p_old)
     policy  = -mean min(ratio · A, clip(ratio, 1 - low, 1 + high) · A)
     kl      = mean (exp(d) - 1 - d),  d = log p - log p_reference                        (the k3 estimator)
+    worn    = mean max(0, log q_first - log q)², q at `FLAT`, of tokens that the run's first policy was sure of
     value   = mean (V - return)² / 2
-    PPO     = policy + c_kl · kl - c_entropy · entropy + c_value · value;  GRPO is the same without a value
+    PPO     = policy + c_kl · kl - c_entropy · entropy + c_keep · worn + c_value · value;  GRPO: without a value
 
 Means are over the tokens that the policy wrote. A step of several batches gives each the `total` of written tokens:
 their losses then add up to that of one large batch. k3 is never negative and 0 for equal policies. It is that of
@@ -15,6 +16,10 @@ its advantage pushed. So a mistake that had just been unlearnt was learnt again,
 Logits are the largest thing here (tokens × 8192 × 4 bytes), so they are made for written tokens alone, `CHUNK` at a
 time, and again in the backward pass. Log-probabilities of the sampler differ from these by the rounding of another
 order of sums: take the old ones from `figures` before the first step where the ratio must begin at 1.
+
+Grammar is what a policy is sure of, and steps of any kind wear its margins down: a logit that leads by 28 may lose half
+of that before its probability is less than 1.000, so neither the KL nor imitation sees it, until it is drawn. At a high
+temperature it is seen: there a token that the first policy was sure of may gain, but not lose.
 
 Probabilities are those at the temperature that the rollouts were drawn at. They must be: were tokens drawn from another
 distribution, from the most probable ones alone say, the mean of A · grad log p over what follows a bad choice would no
@@ -40,6 +45,8 @@ from sparserl.train.rl.value import ValueHead
 
 CHUNK = 4096
 """tokens whose logits are there at one time: 128 MiB of them"""
+FLAT = 4.0
+"""the temperature at which margins are seen"""
 FARTHEST = 10.0
 """log-ratios are cut here: beyond, exp only makes infinities, and a clipped token has no gradient anyway"""
 
@@ -56,11 +63,13 @@ class Coefficients:
     """of the KL to the reference"""
     entropy: float = 0.0
     """of the bonus for entropy, nats a token"""
+    keep: float = 3.0
+    """of what is lost of the margins of tokens that the run's first policy was sure of; 0: that policy isn't asked"""
     value: float = 0.5
     """of the value loss (PPO)"""
 
     def __post_init__(self) -> None:
-        for name in ("kl", "entropy", "value"):
+        for name in ("kl", "entropy", "keep", "value"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(
                     f"The '{name}' of Coefficients must be a finite number, not negative. Got {getattr(self, name)}."
@@ -91,6 +100,8 @@ class Batch:
     """what the encoder made of the matrices, in place of `matrix`; it then learns nothing"""
     reference: Tensor | None = None
     """log-probability under the reference; None: no KL"""
+    kept: Tensor | None = None
+    """log-probability at `FLAT` under the run's first policy where it was sure, very low elsewhere; None: not asked"""
     returns: Tensor | None = None
     """what the value head is to say (PPO)"""
     total: int = 0
@@ -99,7 +110,7 @@ class Batch:
     """that the tokens were drawn at"""
 
     def __post_init__(self) -> None:
-        for name in ("written", "old", "advantages", "reference", "returns"):
+        for name in ("written", "old", "advantages", "reference", "kept", "returns"):
             given = getattr(self, name)
             shapes = [self.ids.shape, (self.ids.shape[0], 1)] if name == "advantages" else [self.ids.shape]
             if given is not None and given.shape not in shapes:
@@ -120,6 +131,8 @@ class Figures:
     log_probs: Tensor
     entropy: Tensor
     """nats, of the whole distribution at that place"""
+    flat: Tensor
+    """log-probabilities at `FLAT`"""
     values: Tensor | None = None
 
 
@@ -127,7 +140,7 @@ class Figures:
 
 
 def figures(policy: Policy, batch: Batch, head: ValueHead | None = None, entropy_gradient: bool = False) -> Figures:
-    """Log-probabilities and entropy of the written tokens, and their values where there is a head."""
+    """Log-probabilities, also flat ones, and entropy of the written tokens, and their values where there is a head."""
     chosen = batch.written[:, 1:]
     states = _hidden(policy, batch)[:, :-1][chosen]  # (written, width): the state before each written token
     targets = batch.ids[:, 1:][chosen]
@@ -135,9 +148,9 @@ def figures(policy: Policy, batch: Batch, head: ValueHead | None = None, entropy
         _token_figures(policy.language, states[piece], targets[piece], batch.temperature, entropy_gradient)
         for piece in (slice(at, at + CHUNK) for at in range(0, max(1, len(states)), CHUNK))
     ]
-    log_probs, entropy = (torch.cat(column) for column in zip(*parts, strict=True))
+    log_probs, entropy, flat = (_beside(batch.written, torch.cat(column)) for column in zip(*parts, strict=True))
     values = None if head is None else _beside(batch.written, head(states))
-    return Figures(_beside(batch.written, log_probs), _beside(batch.written, entropy), values)
+    return Figures(log_probs, entropy, flat, values)
 
 
 def _hidden(policy: Policy, batch: Batch) -> Tensor:
@@ -150,25 +163,28 @@ def _hidden(policy: Policy, batch: Batch) -> Tensor:
 
 def _token_figures(
     language: Language, states: Tensor, targets: Tensor, temperature: float, gradient: bool
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """(written) each. With gradients on, the logits are not kept but made again in the backward pass."""
     given = (language, states, targets, temperature, gradient)
     if not torch.is_grad_enabled():
         return _from_logits(*given)
-    out: tuple[Tensor, Tensor] = checkpoint(_from_logits, *given, use_reentrant=False)
+    out: tuple[Tensor, Tensor, Tensor] = checkpoint(_from_logits, *given, use_reentrant=False)
     return out
 
 
 def _from_logits(
     language: Language, states: Tensor, targets: Tensor, temperature: float, gradient: bool
-) -> tuple[Tensor, Tensor]:
-    logits = language.head(states) / temperature
+) -> tuple[Tensor, Tensor, Tensor]:
+    plain = language.head(states)
+    chosen = plain.gather(-1, targets[:, None]).squeeze(-1)
+    flat = chosen / FLAT - (plain / FLAT).logsumexp(-1)
+    logits = plain / temperature
     log_total = logits.logsumexp(-1)
-    log_probs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_total
+    log_probs = chosen / temperature - log_total
     with torch.set_grad_enabled(gradient and torch.is_grad_enabled()):
         mean_logit = ((logits - log_total[:, None]).exp() * logits).sum(-1)
         entropy = log_total - mean_logit
-    return log_probs, entropy
+    return log_probs, entropy, flat
 
 
 def _beside(written: Tensor, flat: Tensor) -> Tensor:
@@ -200,6 +216,12 @@ def k3(log_probs: Tensor, others: Tensor) -> Tensor:
     return torch.expm1(apart) - apart
 
 
+def worn(found: Figures, batch: Batch) -> Tensor:
+    """What tokens lost that the first policy was sure of: the mean square, over all that were written."""
+    assert batch.kept is not None
+    return masked_mean((batch.kept - found.flat).clamp(min=0.0) ** 2, batch.written, batch.total)
+
+
 def policy_parts(found: Figures, batch: Batch, coefficients: Coefficients) -> tuple[Tensor, dict[str, Tensor]]:
     """What PPO and GRPO have in common: the loss of the policy, and the figures worth a curve."""
     mask, total = batch.written, batch.total
@@ -214,6 +236,9 @@ def policy_parts(found: Figures, batch: Batch, coefficients: Coefficients) -> tu
             loss = loss + coefficients.kl * parts["kl"]
     if coefficients.entropy:
         loss = loss - coefficients.entropy * entropy
+    if batch.kept is not None:
+        parts["worn"] = worn(found, batch)
+        loss = loss + coefficients.keep * parts["worn"]
     with torch.no_grad():
         higher, lower = ratio > 1 + coefficients.clip_high, ratio < 1 - coefficients.clip_low
         cut = (higher & (batch.advantages > 0)) | (lower & (batch.advantages < 0))
@@ -244,11 +269,15 @@ def ppo(policy: Policy, head: ValueHead, batch: Batch, coefficients: Coefficient
     return _step(loss + coefficients.value * parts["value_loss"], parts, batch)
 
 
-def imitation(policy: Policy, batch: Batch) -> Step:
-    """Self-imitation: minus the mean log-probability of the written tokens, by weight (`advantages`)."""
+def imitation(policy: Policy, batch: Batch, keep: float = 0.0) -> Step:
+    """Self-imitation: minus the mean log-probability of the written tokens, by weight; `keep`: as in Coefficients."""
     found = figures(policy, batch)
     loss = -masked_mean(found.log_probs * batch.advantages, batch.written, batch.total)
-    return _step(loss, {"imitation_loss": loss}, batch)
+    parts = {"imitation_loss": loss}
+    if batch.kept is not None:
+        parts["worn"] = worn(found, batch)
+        loss = loss + keep * parts["worn"]
+    return _step(loss, parts, batch)
 
 
 def _step(loss: Tensor, parts: dict[str, Tensor], batch: Batch) -> Step:

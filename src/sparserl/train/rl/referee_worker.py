@@ -230,15 +230,27 @@ class GroupJudge:
                 told("began", part[0])
             with self._case(job.prompt, held) as case:
                 say = lambda at, outcome, part=part: told("judged", part[at], self._told(outcome))  # noqa: E731
-                yield from case.judge([job.texts[i] for i in part], config.modes, config.rounds, config.graph_ms, say)
+                texts = [job.texts[i] for i in part]
+                beside = () if one_by_one else self._wanted_beside(job.prompt, case)
+                yield from case.judge(texts, config.modes, config.rounds, config.graph_ms, say, beside=beside)
+
+    def _wanted_beside(self, prompt: Prompt, case: Case) -> Sequence[str]:
+        """The baselines, where they have yet to be timed."""
+        if prompt_key(prompt) in self._baselines:
+            return ()
+        with phase(self.seconds, "baseline"):
+            return [name for name in _baselines_of(case) if name != plain.NAME]
 
     def _baseline(self, prompt: Prompt, held: _Open) -> _Baseline:
-        """Measured once a prompt by this process, as briefly as programs; the fastest are raced again later."""
+        """Measured once a prompt by this process, as briefly as programs and with the first of them, where they were
+        timed side by side; the fastest are raced again later."""
         key = prompt_key(prompt)
         if key not in self._baselines:
             with phase(self.seconds, "baseline"), self._case(prompt, held) as case:
-                names: Sequence[str] = case.baselines(every_order=True) or (plain.NAME,)
-                race = case.race({}, names, self.config.modes, self.config.rounds, self.config.graph_ms)
+                names: Sequence[str] = _baselines_of(case)
+                race = case.beside
+                if not race:
+                    race = case.race({}, names, self.config.modes, self.config.rounds, self.config.graph_ms)
                 names = _fastest(race, names, self.config.modes)
                 self._baselines[key] = _Baseline(_best_us(race, names, self.config.modes), tuple(names))
         return self._baselines[key]
@@ -283,6 +295,10 @@ def _strictly(case: Case, held: _Open) -> Iterator[None]:
         yield
     finally:
         case.reference = pooled
+
+
+def _baselines_of(case: Case) -> Sequence[str]:
+    return case.baselines(every_order=True) or (plain.NAME,)
 
 
 def right(judged: Judged) -> bool:

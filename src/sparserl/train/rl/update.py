@@ -3,6 +3,7 @@
     look back  log-probabilities (and values) of all written tokens under the policy that played, computed as training
                computes them: the old ones of the ratio
     refer      the same after imitation, whose steps lie between: the reference of the KL, so renewed every round
+    keep       what the run's first policy was sure of among them, and by how much: that margin is to stay
     learn      advantages of the objective → minibatches of similar length, several epochs, one optimiser step each;
                GRPO puts most of the blame for a failure on one token: that at its fork from the right ones of its group
 
@@ -12,6 +13,7 @@ changed nothing: no advantage (GRPO), no return (PPO). Not covered: rewards insi
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +23,7 @@ import numpy as np
 import torch
 
 from sparserl.matrix import Array
+from sparserl.policy.model import Policy
 from sparserl.train.loop import Step, autocast
 from sparserl.train.rl.advantages import best_of_k, fork, gae, group_relative_to_own, shared_part, standardised
 from sparserl.train.rl.config import RLConfig
@@ -30,6 +33,11 @@ from sparserl.train.rl.learner import Learner, Line
 from sparserl.train.rl.nouns import EXPLORED, Rollout
 from sparserl.train.rl.objective import Batch, figures, grpo, masked_mean, ppo
 from sparserl.train.rl.rounds import seed_of
+
+SURE = math.log(0.999)
+"""log-probability from which on a policy is sure of a token"""
+LOWEST = -1e4
+"""stands for a token that nothing is kept of: no policy says less"""
 
 # ---- before the first step
 
@@ -56,20 +64,32 @@ def refer(learner: Learner, lines: Sequence[Line]) -> list[Line]:
     ]
 
 
+def keep(learner: Learner, lines: Sequence[Line]) -> list[Line]:
+    """With 'kept', where the run's first policy is asked: what it says of the tokens that it is sure of."""
+    if learner.first is None:
+        return list(lines)
+    found = []
+    for line, said in zip(lines, _said(learner, lines, learner.first), strict=True):
+        kept = np.where(said["old"] >= SURE, said["flat"], LOWEST)
+        found.append(replace(line, columns={**line.columns, "kept": kept}))
+    return found
+
+
 @torch.no_grad()
-def _said(learner: Learner, lines: Sequence[Line]) -> list[Mapping[str, Array]]:
-    learner.policy.eval()
+def _said(learner: Learner, lines: Sequence[Line], policy: Policy | None = None) -> list[Mapping[str, Array]]:
+    policy, head = (learner.policy, learner.head) if policy is None else (policy, None)
+    policy.eval()
     own = learner.crew.share(range(len(lines)))
     found: list[tuple[int, dict[str, Array]]] = []
     for part in learner.similar([lines[at] for at in own]):
         places = [own[at] for at in part]
         with autocast(learner.device):
-            said = figures(learner.policy, learner.batch([lines[at] for at in places]), learner.head)
-        log_probs = said.log_probs.float().cpu().numpy()
+            said = figures(policy, learner.batch([lines[at] for at in places]), head)
+        log_probs, flat = (each.float().cpu().numpy() for each in (said.log_probs, said.flat))
         values = None if said.values is None else said.values.float().cpu().numpy()
         for row, at in enumerate(places):
             count = len(lines[at].ids)
-            columns = {"old": log_probs[row, :count]}
+            columns = {"old": log_probs[row, :count], "flat": flat[row, :count]}
             if values is not None:
                 columns["values"] = values[row, :count]
             found.append((at, columns))
@@ -156,7 +176,7 @@ def with_token_advantages(
 def learn(learner: Learner, rollouts: Sequence[Rollout], lines: Sequence[Line], number: int) -> dict[str, float]:
     """The policy gradient of round `number`; returns figures for the curves. lines: from `look_back`."""
     config = learner.config
-    scores, ends, lines = scores_of(rollouts, config), ends_of(rollouts), refer(learner, lines)
+    scores, ends, lines = scores_of(rollouts, config), ends_of(rollouts), keep(learner, refer(learner, lines))
     curves: dict[str, float] = {}
     if learner.head is None:
         lines = with_group_advantages(lines, scores, ends)
