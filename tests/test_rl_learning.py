@@ -70,6 +70,11 @@ def test_the_mean_reward_rises(
 def test_from_shuffled_rewards_nothing_is_learnt(
     algorithm: Algorithm, weights: Path, referee: Referee, before: float, tmp_path: Path
 ) -> None:
-    after = risen(replace(pure(algorithm, ROUNDS), shuffled=True), weights, referee, tmp_path)
-    print(f"{algorithm}, shuffled: {before:.3f} before, {after:.3f} after")
-    assert after - before < MARGIN / 2, (before, after)
+    """In the mean of three seeds: the policy of any single one wanders by as much as 0.25, to either side."""
+    config = replace(pure(algorithm, ROUNDS), shuffled=True)
+    after = [
+        risen(replace(config, loop=replace(config.loop, seed=seed)), weights, referee, tmp_path / str(seed))
+        for seed in range(3)
+    ]
+    print(f"{algorithm}, shuffled: {before:.3f} before, {after} after")
+    assert np.mean(after) - before < MARGIN / 2, (before, after)

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from sparserl.train.loop import Finished
     from sparserl.train.rl.config import Places, RLConfig
 
-TOGETHER = 1024
+TOGETHER = 2048
 """programs that are written at one time"""
 REWARDS = {"hierarchical": "hierarchical", "speed": "speed", "correct": "correctness"}
 
