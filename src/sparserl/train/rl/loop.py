@@ -18,7 +18,7 @@ A run is a function of its settings and of what the referee says: on the simulat
 has the curve of an unbroken one. Without the (large) resume.pt `--resume` goes on from the other files, with a fresh
 optimiser and value head, whose warm-ups (`loop.warmup` steps, `value_warmup` passes) are done again. Weights alone go
 on elsewhere (`--weights OUT`), as well with a warm-up: at their round, with an empty archive, or with the winners of
-other runs (`--before RUN`).
+other runs (`--before RUN`), and what *they* are sure of is kept, no longer what the very first policy was sure of.
 
 Not covered: policies of other kinds than `sparserl.policy`; overlap of playing and learning.
 """
