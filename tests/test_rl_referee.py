@@ -19,7 +19,6 @@ from sparserl.errors import BackendError, MatrixError, StoreError
 from sparserl.judge.case import Race
 from sparserl.judge.evaluate import Judge
 from sparserl.judge.plain import plain
-from sparserl.judge.timing import summarise
 from sparserl.records import Outcome, Problem, Timing, Verdict
 from sparserl.store import read_jsonl
 from sparserl.train.cases import from_source, range_up_to, training_cases
@@ -278,7 +277,7 @@ class Library:
 
 
 def timings(time_us: float) -> dict[str, Timing]:
-    return {"solver": summarise("solver", [time_us], 1.0, on_sim(RefereeConfig()).device)}
+    return {"solver": Timing("solver", "gpu", time_us)}
 
 
 @pytest.mark.parametrize(("texts", "baseline_us", "asked"), [
