@@ -86,9 +86,9 @@ class Run:
         """weights: those to go on from, where they are not those that the run began with."""
         self.config, self.places, self.crew = config, places, crew
         policy, begun = start_from(weights or places.weights, "rl")
-        first = load_policy(policy_folder(places.weights)) if config.coefficients.keep else None
         self.number = begun.step
         folder = policy_folder(places.weights)
+        first = load_policy(folder) if config.coefficients.keep else None
         self.tokenizer, self.words = Tokenizer.load(folder / "tokenizer.json"), folder / "tokenizer.json"
         device = device_of(config.loop.device)
         self.learner = Learner(config, policy, device, table.look, crew, first=first)

@@ -216,10 +216,12 @@ def k3(log_probs: Tensor, others: Tensor) -> Tensor:
     return torch.expm1(apart) - apart
 
 
-def worn(found: Figures, batch: Batch) -> Tensor:
-    """What tokens lost that the first policy was sure of: the mean square, over all that were written."""
-    assert batch.kept is not None
-    return masked_mean((batch.kept - found.flat).clamp(min=0.0) ** 2, batch.written, batch.total)
+def with_worn(loss: Tensor, found: Figures, batch: Batch, keep: float) -> tuple[Tensor, dict[str, Tensor]]:
+    """The loss and what tokens lost that the first policy was sure of: the mean square, over all that were written."""
+    if batch.kept is None:
+        return loss, {}
+    worn = masked_mean((batch.kept - found.flat).clamp(min=0.0) ** 2, batch.written, batch.total)
+    return loss + keep * worn, {"worn": worn}
 
 
 def policy_parts(found: Figures, batch: Batch, coefficients: Coefficients) -> tuple[Tensor, dict[str, Tensor]]:
@@ -236,9 +238,8 @@ def policy_parts(found: Figures, batch: Batch, coefficients: Coefficients) -> tu
             loss = loss + coefficients.kl * parts["kl"]
     if coefficients.entropy:
         loss = loss - coefficients.entropy * entropy
-    if batch.kept is not None:
-        parts["worn"] = worn(found, batch)
-        loss = loss + coefficients.keep * parts["worn"]
+    loss, lost = with_worn(loss, found, batch, coefficients.keep)
+    parts |= lost
     with torch.no_grad():
         higher, lower = ratio > 1 + coefficients.clip_high, ratio < 1 - coefficients.clip_low
         cut = (higher & (batch.advantages > 0)) | (lower & (batch.advantages < 0))
@@ -273,11 +274,8 @@ def imitation(policy: Policy, batch: Batch, keep: float = 0.0) -> Step:
     """Self-imitation: minus the mean log-probability of the written tokens, by weight; `keep`: as in Coefficients."""
     found = figures(policy, batch)
     loss = -masked_mean(found.log_probs * batch.advantages, batch.written, batch.total)
-    parts = {"imitation_loss": loss}
-    if batch.kept is not None:
-        parts["worn"] = worn(found, batch)
-        loss = loss + keep * parts["worn"]
-    return _step(loss, parts, batch)
+    whole, lost = with_worn(loss, found, batch, keep)
+    return _step(whole, {"imitation_loss": loss, **lost}, batch)
 
 
 def _step(loss: Tensor, parts: dict[str, Tensor], batch: Batch) -> Step:

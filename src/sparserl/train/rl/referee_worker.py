@@ -239,7 +239,7 @@ class GroupJudge:
         if prompt_key(prompt) in self._baselines:
             return ()
         with phase(self.seconds, "baseline"):
-            return [name for name in _baselines_of(case) if name != plain.NAME]
+            return case.baselines(every_order=True)
 
     def _baseline(self, prompt: Prompt, held: _Open) -> _Baseline:
         """Measured once a prompt by this process, as briefly as programs and with the first of them, where they were
@@ -247,7 +247,7 @@ class GroupJudge:
         key = prompt_key(prompt)
         if key not in self._baselines:
             with phase(self.seconds, "baseline"), self._case(prompt, held) as case:
-                names: Sequence[str] = _baselines_of(case)
+                names: Sequence[str] = case.baselines(every_order=True) or (plain.NAME,)
                 race = case.beside
                 if not race:
                     race = case.race({}, names, self.config.modes, self.config.rounds, self.config.graph_ms)
@@ -295,10 +295,6 @@ def _strictly(case: Case, held: _Open) -> Iterator[None]:
         yield
     finally:
         case.reference = pooled
-
-
-def _baselines_of(case: Case) -> Sequence[str]:
-    return case.baselines(every_order=True) or (plain.NAME,)
 
 
 def right(judged: Judged) -> bool:
