@@ -468,6 +468,10 @@ def test_it_says_how_long_its_worker_waited_and_was_alone_since_it_was_last_aske
     with Judge("sim") as fresh:
         assert fresh.turns_s()["alone"] > 0, "the worker measured its machine"
         assert fresh.turns_s() == {}, "nobody shares a simulator"
+        assert fresh.open(pattern_of(6, 5), Problem(), seed=1).judge([plain(Problem())], ())[0].correct
+        spent = fresh.turns_s()
+    assert spent["worker_checks"] > 0 and spent["worker_load"] > 0
+    assert not {"waiting", "alone", "worker_put_set", "worker_turns_s"} & set(spent), "these don't touch the machine"
 
 
 def test_a_pooled_case_times_more_programs_in_one_go(judge: Judge) -> None:

@@ -198,8 +198,19 @@ def test_what_takes_longest_is_judged_first_and_everybody_has_its_own_verdict(po
     assert [each.turns[0].judged.times_us["solver"] for each in rollouts] == [10, 10, 9000, 9000, 1000, 1000]
 
 
-@pytest.mark.parametrize(("rows", "parts"), [(0, [7]), (100, [7]), (9_000_000, [5, 2]), (10**9, [3, 2, 2])])
-def test_a_group_that_would_hold_everybody_up_is_judged_in_parts(policy: Policy, rows: int, parts: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("rows", "nonzeros", "parts"),
+    [
+        (0, 0, [7]),
+        (100, 9_000_000, [7]),
+        (9_000_000, 0, [5, 2]),
+        (100, 36_000_000, [5, 2]),
+        (10**9, 10**9, [3, 2, 2]),
+    ],
+)
+def test_a_group_that_would_hold_everybody_up_is_judged_in_parts(
+    policy: Policy, rows: int, nonzeros: int, parts: list[int]
+) -> None:
     """Seven episodes, three texts: those that wrote the same stay together; the group is done when all parts are."""
     texts = [f"text {at % 3}" for at in range(7)]
     known = {text: right(10.0 + at) for at, text in enumerate(dict.fromkeys(texts))}
@@ -211,9 +222,8 @@ def test_a_group_that_would_hold_everybody_up_is_judged_in_parts(policy: Policy,
             yield from super().judge(groups)
 
     done: list[list[str]] = []
-    player = Player(
-        Scripted(policy, SHORT), Noting(known), reward, lambda _: replace(SEEN, rows=rows), PlayConfig(count=7)
-    )
+    large = replace(SEEN, rows=rows, nonzeros=nonzeros)
+    player = Player(Scripted(policy, SHORT), Noting(known), reward, lambda _: large, PlayConfig(count=7))
     written = [Episode(PROMPTS[0], 0, [1], [0.0], [False], text=text) for text in texts]
     rollouts = player.finish(written, 0, lambda group: done.append([each.turns[0].text for each in group]))
     assert sorted((len(part) for part in seen), reverse=True) == parts

@@ -64,7 +64,7 @@ class Judge:
         return Case(pattern, problem, self._sandbox, self._compiler, seed=seed, pooled=pooled)
 
     def turns_s(self) -> dict[str, float]:
-        """'waiting' for others on the GPU and 'alone' on it: seconds of the worker since this was last asked for."""
+        """'waiting' for others on the GPU, 'alone' on it, and by command: the worker's seconds since last asked for."""
         try:
             found: dict[str, float] = self._sandbox.call("turns_s")
         except WorkerError:  # what it knew is gone with it

@@ -31,6 +31,7 @@ from sparserl.judge.turn import Turn, give_turns, gpu_of
 from sparserl.layouts import padding_value
 from sparserl.lifetime import leave_with
 from sparserl.matrix import Pattern
+from sparserl.phases import phase
 from sparserl.records import DType, Problem
 from sparserl.values import store
 
@@ -39,8 +40,9 @@ POISON = 0xFF
 """as bytes of any storage type: NaN"""
 LONGER = 256
 """bytes that make y differ from x in size, which tells `run_chain` not to feed it back"""
-OWN_TURNS = ("time", "floor_us")
-"""commands that take their turns themselves: shared while graphs are made ready, alone while they are timed"""
+OWN_TURNS = ("time", "floor_us", "put_baselines")
+"""commands that take their turns themselves: shared while something is made ready on the GPU, alone while it is timed,
+none while the host works: whoever waits for a timing would wait for that"""
 HOST_ONLY = ("put_set", "echo", "turns_s")
 """commands that don't touch it"""
 
@@ -69,7 +71,8 @@ class Machine:
     vectors: dict[tuple[str, int], Buffer] = field(default_factory=dict)
     baselines: dict[str, Executable] = field(default_factory=dict)
     turns: dict[str, float] = field(default_factory=dict)
-    """seconds that this process waited for its turn on the GPU, and had it alone"""
+    """seconds that this process waited for its turn on the GPU, had it alone, and spent on each command, turns of its
+    own included"""
 
     def __post_init__(self) -> None:
         self.stock = Stock(self.backend)
@@ -210,9 +213,11 @@ class Machine:
         there = tuple(name for name in self.baselines if name.partition("@")[1:] == mark.partition("@")[1:])
         if there or not isinstance(backend, CudaBackend):
             return there
-        held = self._upload(values)
+        shared = backend.bench.among
+        with shared():
+            uploaded = self._upload(values)
         for name in cusparse.variants(problem, pattern):
-            made = cusparse.prepare(backend, name, pattern, problem, held)
+            made = cusparse.prepare(backend, name, pattern, problem, uploaded, held=shared)
             if not isinstance(made, str):
                 self.baselines[f"cusparse:{name}{mark}"] = made
                 there += (f"cusparse:{name}{mark}",)
@@ -355,8 +360,9 @@ def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
 
 def _answer(machine: Machine, turn: Turn, command: str, arguments: Mapping[str, Any]) -> tuple[str, Any]:
     held = nullcontext if command in (*OWN_TURNS, *HOST_ONLY) else turn.shared
+    clock = nullcontext() if command in HOST_ONLY else phase(machine.turns, f"worker_{command}")
     try:
-        with held():
+        with held(), clock:
             return "answer", getattr(machine, command)(**arguments)
     except StickyError as error:
         return "broken", str(error)

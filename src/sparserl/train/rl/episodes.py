@@ -53,6 +53,8 @@ Look = Callable[[Prompt], Sample]
 
 PART_RESULTS, MOST_PARTS = 20_000_000, 8
 """results of all programs of a group that one process is asked to look at, and the most processes that share them"""
+NONZEROS_A_RESULT = 4
+"""nonzeros that take as long to pack and to multiply by as one result takes to look at"""
 
 
 # ---- what was judged, in one line
@@ -292,8 +294,8 @@ class Player:
         """
         texts = list(dict.fromkeys(each.text for each in members))
         prompt, sample = members[0].prompt, self.look(members[0].prompt)
-        results = len(texts) * sample.rows * min(prompt.problem.columns, FEW_COLUMNS)
-        count = max(1, min(MOST_PARTS, -(-results // PART_RESULTS), len(texts)))
+        results = sample.rows * min(prompt.problem.columns, FEW_COLUMNS) + sample.nonzeros // NONZEROS_A_RESULT
+        count = max(1, min(MOST_PARTS, -(-len(texts) * results // PART_RESULTS), len(texts)))
         part_of = {text: place * count // len(texts) for place, text in enumerate(texts)}
         return [[each for each in members if part_of[each.text] == part] for part in range(count)]
 

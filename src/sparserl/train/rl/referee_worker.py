@@ -161,7 +161,7 @@ class GroupJudge:
     judge: Judge
     seconds: dict[str, float] = field(default_factory=dict)
     """by phase: matrix, baseline, pack, compile, verify, time, retime; 'group', which is all of it; and of it 'waiting'
-    for a turn on the GPU and 'alone' on it"""
+    for a turn on the GPU, 'alone' on it, and what the worker spends on each command ('worker_checks' …)"""
     _open: OrderedDict[str, _Open] = field(default_factory=OrderedDict)
     _baselines: dict[str, _Baseline] = field(default_factory=dict)
 
