@@ -23,7 +23,7 @@ from sparserl.records import Problem, Verdict
 from sparserl.store import read_jsonl
 from sparserl.train import assess, assess_page, assess_report, rules
 from sparserl.train.assess import AssessConfig, Loaded, Run, Sample
-from sparserl.train.assess_bars import bars
+from sparserl.train.assess_bars import bars, by_class, gap_closed
 from sparserl.train.rules import PartSum
 
 SAMPLES = 4
@@ -150,6 +150,7 @@ def test_what_was_written_is_told_apart_from_recipes(folder: Path) -> None:
     assert written.recipe_share == pytest.approx(0.5)
     assert (written.skeletons, written.new_skeletons) == (2, 1)
     assert written.new_share == pytest.approx(1 / 3)
+    assert written.skeletons_each.value == 2
     assert written.parts["code"].entropy == pytest.approx(0.125)
 
 
@@ -162,6 +163,39 @@ def test_bars_compare_with_the_controls_that_are_there(folder: Path) -> None:
     assert held["nano: correct@1"].verdict == "MISS"
     assert held["nano: best of all samples over trees"].verdict == "OPEN"
     assert not any(title.startswith("blind:") for title in held)
+
+
+def test_what_learnt_is_held_against_what_it_began_with(folder: Path) -> None:
+    found = assess_report.report(folder)
+    names = {"nano": "rl", "blind": "sft", "single": "trees"}
+    goal = found.figures["single"].logs("solver", 0)
+    found = replace(
+        found,
+        figures={names[each]: it for each, it in found.figures.items()},
+        reference={"solver": {matrix: value + 1 for matrix, value in goal.items()}},
+    )
+    held = {bar.title: bar for bar in bars(found)}
+    ours, theirs = (found.figures[name].logs("solver", 1) for name in ("rl", "sft"))
+    assert held["rl: share of sft's gap to the reference search closed, @1"].value == pytest.approx(
+        gap_closed(ours, theirs, found.reference["solver"])
+    )
+    versus = found.versus("rl", "sft", "solver", 1)
+    assert versus is not None and held["rl: @1 over sft, lower bound"].value == pytest.approx(versus.low)
+    assert held["rl: correct@1"].bar == 0.97 and held["sft: correct@1"].bar == 0.93
+    assert (held["rl: skeletons of right samples, a matrix"].value, by_class(found).keys()) == (2, {"regular"})
+    lowest = found.versus("rl", "sft", "solver", 0)
+    assert lowest is not None
+    assert held["rl: best of all samples over sft, lowest class (regular)"].value == pytest.approx(lowest.value)
+    assert held["rl: best of all samples over trees"].verdict != "OPEN"
+    alone = replace(found, figures={"rl": found.figures["rl"]})
+    assert {bar.title: bar for bar in bars(alone)}["rl: correct@1"].bar == 0.93
+
+
+def test_a_gap_is_closed_by_the_share_of_the_way() -> None:
+    theirs, goal = {"one": 0.0, "two": 0.1}, {"one": 0.4, "two": 0.5, "three": 9.0}
+    assert gap_closed({"one": 0.3, "two": 0.2, "three": 9.0}, theirs, goal) == pytest.approx(0.5)
+    assert gap_closed(goal, theirs, theirs) is None
+    assert gap_closed({}, theirs, goal) is None
 
 
 @pytest.mark.parametrize("name", ["features", "learnt"])

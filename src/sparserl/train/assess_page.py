@@ -193,14 +193,14 @@ def _written(report: Report) -> str:
     for name, each in report.figures.items():
         w = each.written
         numbers = (w.samples, w.finished, w.distinct, f"{100 * w.recipe_share:.1f} %", w.skeletons, w.new_skeletons,
-                   f"{100 * w.new_share:.1f} %")  # fmt: skip
+                   f"{100 * w.new_share:.1f} %", f"{w.skeletons_each.value:.1f}")  # fmt: skip
         rows.append([escape(name), *map(str, numbers)])
         if w.parts:
             cells = [f"{w.parts[part].entropy:.3f}" if part in w.parts else "–" for part in PARTS]
             surprise = f"{w.parts['code'].surprise:.3f}" if "code" in w.parts else "–"
             entropies.append([escape(name), *cells, surprise])
     head = ["writer", "samples", "finished", "distinct", "recipe texts", "skeletons of right ones", "new ones",
-            "right samples with new ones"]  # fmt: skip
+            "right samples with new ones", "skeletons a matrix"]  # fmt: skip
     text = _table(head, rows)
     if entropies:
         text += "<h3>Entropy, nats a token</h3>"

@@ -69,6 +69,8 @@ class Written:
     """of them those that no recipe has"""
     new_share: float
     """right samples with such a skeleton"""
+    skeletons_each: Interval
+    """different skeletons among the right programs of a matrix"""
     parts: Mapping[str, PartSum] = field(default_factory=dict)
 
 
@@ -237,16 +239,17 @@ def _figures(
     )
 
 
-def _written(
-    held: Sequence[Sheet], records: Mapping[str, Any], texts: Mapping[str, str], problem: Problem
-) -> Written:
+def _written(held: Sequence[Sheet], records: Mapping[str, Any], texts: Mapping[str, str], problem: Problem) -> Written:
     counts = Counter(program for sheet in held for program in sheet.programs)
     pairs = [pair for sheet in held for pair in zip(sheet.programs, sheet.verdicts, strict=True)]
     right = Counter(program for program, verdict in pairs if verdict is Verdict.CORRECT)
     shas, known = recipe_texts(problem)
-    built = {program: skeleton_of(texts[program]) for program in right if program not in shas}
-    new = {program for program, bones in built.items() if bones not in known}
-    of_recipes = {skeleton_of(texts[program]) for program in right if program in shas}
+    bones = {program: skeleton_of(texts[program]) for program in right}
+    new = {program for program, each in bones.items() if each not in known}
+    kinds = [
+        {bones[p] for p, verdict in zip(sheet.programs, sheet.verdicts, strict=True) if verdict is Verdict.CORRECT}
+        for sheet in held
+    ]
     parts: dict[str, PartSum] = {}
     for sheet in held:
         for part, sums in records[sheet.matrix]["parts"].items():
@@ -256,9 +259,10 @@ def _written(
         finished=sum(records[sheet.matrix]["finished"] for sheet in held),
         distinct=len(counts),
         recipe_share=sum(count for program, count in counts.items() if program in shas) / counts.total(),
-        skeletons=len(of_recipes | set(built.values())),
-        new_skeletons=len({built[program] for program in new}),
+        skeletons=len(set(bones.values())),
+        new_skeletons=len({bones[program] for program in new}),
         new_share=sum(right[program] for program in new) / max(1, right.total()),
+        skeletons_each=rules.bootstrap([len(each) for each in kinds]),
         parts=parts,
     )
 
