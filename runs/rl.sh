@@ -8,8 +8,9 @@
 # --collection  what `sparserl train collect` wrote: the best known of each of its matrices; for the controls of eval
 # --reference   the reference search to be held against, such as results/reference
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
-# STAGE         rl      60 rounds of 64 matrices and 32 programs: 122 880 judged rollouts. Twice as many matrices as a
-#                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn
+# STAGE         rl      80 rounds of 64 matrices and 32 programs: 163 840 judged rollouts. Twice as many matrices as a
+#                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn.
+#                       The run that is shipped had no --large-drawn and --strewn matrices in its first 59 rounds
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
 #               beyond  new programs against the best recipes: on these 200 and, within 16 samples, on the unseen ones
@@ -33,7 +34,7 @@ done
 ((${#stages[@]})) || stages=(rl eval climb beyond ship)
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
-rounds=${ROUNDS:-60} prompts=${PROMPTS:-64} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
+rounds=${ROUNDS:-80} prompts=${PROMPTS:-64} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
 mkdir -p "$out"
 start=$weights
 [[ ! -d $weights/policy ]] || start=$weights/policy
@@ -42,7 +43,8 @@ rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
         --group "$group" --imitate-steps 64 --learning-rate 4e-5 --frozen \
-        --cases 1400 --large 250 --drawn 600 "${twisted[@]}" "${matrices[@]}" "${collection[@]}" \
+        --cases 1400 --large 250 --drawn 600 --large-drawn 150 --strewn 300 "${twisted[@]}" \
+        "${matrices[@]}" "${collection[@]}" \
         --samples "$out/samples.npz" --device "$device" --budget "$budget" --save-every 90 --resume
 }
 evaluate() {

@@ -14,13 +14,22 @@ from typer.testing import CliRunner
 from sparserl import cli, families, splits
 from sparserl.bench.archive import sha
 from sparserl.errors import MatrixError, StoreError
+from sparserl.layouts import admits, parse_line
 from sparserl.matrix import Pattern
 from sparserl.program import parse
 from sparserl.recipes import Recipe, admissible, summarise
 from sparserl.records import Problem
 from sparserl.store import append_jsonl, read_jsonl
 from sparserl.train import estimate as estimates
-from sparserl.train.cases import TrainingCase, cut_cases, drawn_cases, from_source, twisted_cases
+from sparserl.train.cases import (
+    TrainingCase,
+    cut_cases,
+    drawn_cases,
+    from_source,
+    large_drawn_cases,
+    strewn_cases,
+    twisted_cases,
+)
 from sparserl.train.chosen import ChoiceRules, choose, is_dev
 from sparserl.train.collected import CollectedCase, load
 from sparserl.train.controls import TreesConfig
@@ -166,6 +175,9 @@ def test_matrices_like_those_of_the_encoder_are_made_again_from_what_is_written_
     again = [from_source(each.name, json.loads(json.dumps(each.source))).load() for each in few]
     assert [p.fingerprint() for p in patterns] == [p.fingerprint() for p in again]
     assert len({p.fingerprint() for p in patterns}) == 3 and all(0 < p.nonzeros <= 1e4 for p in patterns)
+    (large,) = large_drawn_cases(1)
+    assert from_source(large.name, json.loads(json.dumps(large.source))) == large
+    assert large.source == {"drawn": 0, "least": 2e6, "most": 2e7} and few[0].source == {"drawn": 0, "most": 5e3}
     largest = {op: drawn_cases(Problem(op), 1)[0].source["most"] for op in ("spmv", "spmm")}  # type: ignore[arg-type]
     assert largest == {"spmv": 3e6, "spmm": 1.5e6}
 
@@ -229,3 +241,20 @@ def test_what_a_real_matrix_was_made_into_is_for_dev_where_that_one_is() -> None
             for end, more in (("", {}), *((f"-5-{k}", {"twist": k, "most": 5.0}) for k in range(8)))
         )
         assert {is_dev(each, rules) for each in others} == {is_dev(own, rules)}
+
+
+def test_a_few_entries_anywhere_forbid_what_all_others_allow() -> None:
+    line = parse_line("slices c=32 sigma=1 group=1 index=int16")
+    forbidden = 0
+    listed = strewn_cases(PROBLEM, 24, 2e6)
+    assert len({case.name for case in listed}) == 24
+    for case in listed:
+        assert from_source(case.name, case.source) == case and case.spec is not None
+        plain, found = case.spec.make(), case.load()
+        more = found.nonzeros / plain.nonzeros
+        assert found.shape == plain.shape and 1.0 < more < 1.45, "at most a fifth, twice where it is made symmetric"
+        assert splits.may_train(case.spec)
+        if plain.columns > 80_000 and admits(plain, line) is None:
+            forbidden += admits(found, line) is not None
+    assert forbidden >= 5
+    assert strewn_cases(PROBLEM, 3)[0].source["seed"] != listed[0].source["seed"]

@@ -29,7 +29,7 @@ from sparserl.train.cases import TrainingCase, from_source
 from sparserl.train.controls import SMS
 from sparserl.train.rl import explore
 from sparserl.train.rl.climb import Climb, ClimbConfig, climb
-from sparserl.train.rl.curriculum import PROBLEMS, Curriculum, CurriculumConfig, Results, Seen, every_prompt
+from sparserl.train.rl.curriculum import PROBLEMS, Curriculum, CurriculumConfig, Results, Seen, every_prompt, kind_of
 from sparserl.train.rl.explore import Elites, ExploreConfig, Explorer, mapping_of, pair_of
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn
 from sparserl.train.rl.referee import open_referee
@@ -211,7 +211,7 @@ SMALL = CurriculumConfig(prompts=12, spmv_cases=10, spmm_cases=6)
 
 
 def test_prompts_are_training_matrices_under_every_problem_that_is_tested() -> None:
-    prompts = every_prompt(replace(SMALL, large=4, drawn=3, real=True, twisted=5))
+    prompts = every_prompt(replace(SMALL, large=4, drawn=3, large_drawn=6, real=True, twisted=5, strewn=7))
     assert {prompt.problem for prompt in prompts} == set(PROBLEMS)
     assert {(p.op, p.dtype, p.columns) for p in PROBLEMS} == {
         ("spmv", "float32", 1), ("spmv", "float64", 1), ("spmm", "float32", 32), ("spmm", "float32", 64),
@@ -223,11 +223,16 @@ def test_prompts_are_training_matrices_under_every_problem_that_is_tested() -> N
         assert case.split == "train" and prompt.case not in held_out
         assert case.spec is None or splits.may_train(case.spec)
     seeds = {p.source["seed"] for p in prompts if "seed" in p.source}
-    assert sum(1_380_000 <= seed < 1_500_000 for seed in seeds) == 4
+    assert sum(1_380_000 <= seed < 1_440_000 for seed in seeds) == 4
     kinds = Counter(
-        f"{prompt.problem.op} {kind}" for prompt in prompts for kind in ("drawn", "twist") if kind in prompt.source
+        f"{prompt.problem.op} {kind_of(prompt)}"
+        for prompt in prompts
+        if kind_of(prompt) in ("drawn", "large drawn", "twist", "strewn")
     )
-    assert kinds == {"spmv drawn": 2 * 3, "spmm drawn": 3 * 2, "spmv twist": 2 * 5, "spmm twist": 3 * 3}
+    assert kinds == {
+        "spmv drawn": 2 * 3, "spmm drawn": 3 * 2, "spmv twist": 2 * 5, "spmm twist": 3 * 3,
+        "spmv strewn": 2 * 7, "spmm strewn": 3 * 4, "spmv large drawn": 2 * 6,
+    }  # fmt: skip
 
 
 def test_matrices_made_of_real_ones_need_the_real_ones() -> None:
@@ -235,6 +240,8 @@ def test_matrices_made_of_real_ones_need_the_real_ones() -> None:
         replace(SMALL, twisted=1)
     with pytest.raises(SparseRLError, match="must not be negative"):
         replace(SMALL, drawn=-1)
+    with pytest.raises(SparseRLError, match="must not be negative"):
+        replace(SMALL, strewn=-1)
 
 
 def test_prompts_know_the_classes_that_are_given() -> None:
@@ -272,6 +279,23 @@ def test_hard_matrices_come_more_often_and_none_is_starved() -> None:
     mean = {kind: sum(drawn[p] for p in pairs if (p in hard) == kind) / sum((p in hard) == kind for p in pairs)
             for kind in (True, False)}  # fmt: skip
     assert mean[True] > 3 * mean[False]
+
+
+def test_a_kind_that_is_new_comes_often_until_it_is_learnt() -> None:
+    config = replace(SMALL, prompts=20, spmv_cases=60, spmm_cases=30, strewn=20, even=0.05)
+    curriculum = Curriculum(every_prompt(config), config)
+    old = [prompt for prompt in curriculum.prompts if kind_of(prompt) != "strewn"]
+    new = [prompt for prompt in curriculum.prompts if kind_of(prompt) == "strewn"]
+    easy = {pair_of(prompt): Seen(0.95, 1.0, 1) for prompt in old}
+    learnt = easy | {pair_of(prompt): Seen(0.95, 1.0, 1) for prompt in new[::10]}
+
+    def share(known: dict[tuple[str, str], Seen]) -> float:
+        drawn = [prompt for number in range(30) for prompt in curriculum.round(number, Results(known))]
+        return sum(kind_of(prompt) == "strewn" for prompt in drawn) / len(drawn)
+
+    fair = len(new) / len(curriculum.prompts)
+    assert share(easy) > 2 * fair
+    assert share(learnt) == pytest.approx(fair, abs=0.05), "a few of the kind speak for the others"
 
 
 def test_every_problem_has_its_share_whatever_is_known() -> None:

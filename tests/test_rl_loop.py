@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shutil
 import signal
 import subprocess
 import sys
@@ -101,6 +102,18 @@ def test_a_killed_run_is_resumed_to_the_curve_and_the_weights_of_an_unbroken_one
     assert not same_weights(whole / "policy", weights), "it learnt something"
     ours, theirs = RolloutStore(out / "rollouts"), RolloutStore(whole / "rollouts")
     assert [*ours.rollouts()] == [*theirs.rollouts()] and [*ours.retimed()] == [*theirs.retimed()]
+
+
+def test_a_run_goes_on_for_more_rounds_and_with_more_matrices(
+    whole: Path, weights: Path, referee: Referee, tmp_path: Path
+) -> None:
+    config, out = everything("ppo"), tmp_path / "longer"
+    shutil.copytree(whole, out)
+    longer = replace(config, rounds=5, curriculum=replace(config.curriculum, strewn=1))
+    assert train(longer, Places(out, weights, resume=True), table(referee), Crew()).step == 5
+    assert curve(out)[:4] == curve(whole) and len(curve(out)) == 5
+    stored = read_json(out / "config.json")
+    assert (stored["rounds"], stored["curriculum"]["strewn"]) == (5, 1)
 
 
 def test_a_round_has_every_part_and_every_rollout_is_stored(whole: Path, weights: Path) -> None:

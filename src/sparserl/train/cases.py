@@ -6,8 +6,9 @@ A case is written down as family, parameters and seed (or the name of a file) an
 Structure classes take turns, families within a class are drawn by weight, and sizes run from 1e3 to 2e7 nonzeros, most
 of them between 1e4 and 2e6. Problems of one operation share their matrices, so that the same matrix is seen with
 another type or number of columns. For estimates there are also matrices like those that the encoder learns from
-(`drawn_cases`), some of them with parts cut out (`cut_cases`), and what real ones are made into (`twisted_cases`). Not
-covered: matrices of withheld families (`splits`), which are never drawn here.
+(`drawn_cases`), some of them with parts cut out (`cut_cases`), what real ones are made into (`twisted_cases`), and
+generated ones with a few entries anywhere (`strewn_cases`): one far entry in a group of rows forbids what all others
+allow. Not covered: matrices of withheld families (`splits`), which are never drawn here.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ BY_CLASS: tuple[Mapping[str, float], ...] = (
     {"longrows": 3, "tall": 2, "wide": 4, "emptyrows": 4, "arrow": 2},
 )
 """families by the class that they are designed for, with weights: regular, block, random, skewed, extreme"""
+STREWN = BY_CLASS[:2]
+"""what entries are strewn over: where all lie near the diagonal, or in blocks, a few that don't make the difference"""
 LOCAL = ("stencil2d", "stencil3d", "banded", "mesh", "fem", "circuit", "arrow")
 """what `permuted` may be made of"""
 SIZES = ((0.08, 1e3, 1e4), (0.27, 1e4, 1e5), (0.57, 1e5, 2e6), (0.08, 2e6, 2e7))
@@ -48,8 +51,12 @@ SPMM_SIZES = ((0.08, 1e3, 1e4), (0.32, 1e4, 1e5), (0.60, 1e5, 1.5e6))
 """B and C of an SpMM are wide: a product of 2e7 nonzeros and 128 columns takes milliseconds"""
 LARGE_SIZES = ((0.3, 2e6, 8e6), (0.7, 8e6, 3e7))
 """of those that are asked for as large: the others have few of them, because they are slow to judge"""
+STREWN_SIZES = ((0.15, 1e4, 1e5), (0.5, 1e5, 2e6), (0.35, 2e6, 2e7))
+"""of those that entries are strewn over, for SpMV: short indices come to their end at 65 thousand columns"""
 DRAWN_MOST = {"spmv": 3e6, "spmm": 1.5e6}
 """nonzeros of `drawn_cases`"""
+LARGE_DRAWN = (2e6, 2e7)
+"""nonzeros of `large_drawn_cases`"""
 MOST_ROWS = {"spmv": 8_000_000, "spmm": 800_000}
 """of either dimension"""
 
@@ -64,10 +71,14 @@ class TrainingCase:
     """the file is REAL.mtx.gz or REAL.mtx in the folder of real matrices"""
     drawn: tuple[int, float] | None = None
     """number and largest size of a matrix like those that the encoder learns from, half of them twisted"""
+    least: float = 0.0
+    """the smallest size of such a matrix, about; 0: as the encoder has them"""
     cut: tuple[int, float] | None = None
     """number and largest size of one like them that cells were cut out of"""
     twist: tuple[int, float] | None = None
     """number and largest size of a matrix that a real one was made into"""
+    strewn: bool = False
+    """the matrix of the spec, and a few entries anywhere"""
     split: Literal["train", "dev"] = "train"
 
     @property
@@ -76,21 +87,23 @@ class TrainingCase:
         if self.split == "dev":
             return {"dev": self.name}
         if self.drawn is not None:
-            return {"drawn": self.drawn[0], "most": self.drawn[1]}
+            return {"drawn": self.drawn[0], "most": self.drawn[1], **({"least": self.least} if self.least else {})}
         if self.cut is not None:
             return {"cut": self.cut[0], "most": self.cut[1]}
         if self.twist is not None:
             return {"real": self.real, "twist": self.twist[0], "most": self.twist[1]}
         if self.spec is None:
             return {"real": self.real}
-        return {"family": self.spec.family, "seed": self.spec.seed, "params": dict(self.spec.params)}
+        made = {"family": self.spec.family, "seed": self.spec.seed, "params": dict(self.spec.params)}
+        return {**made, "strewn": True} if self.strewn else made
 
     def load(self, folder: Path | None = None) -> Pattern:
         """Make or read it. Raises MatrixError where the pattern is one that may not train."""
         if self.drawn is not None:
             from sparserl.train.encode_data import Draws, draw_pattern
 
-            return draw_pattern(self.drawn[0], Draws(most=self.drawn[1]))
+            usual = Draws(most=self.drawn[1])
+            return draw_pattern(self.drawn[0], replace(usual, least=self.least) if self.least else usual)
         if self.cut is not None:
             from sparserl.train.encode_data import Draws, cut_pattern
 
@@ -112,6 +125,10 @@ class TrainingCase:
                 f"{splits.seed_range('train')}."
             )
         pattern = self.spec.make()
+        if self.strewn:
+            from sparserl.train.encode_data import strewn
+
+            pattern = strewn(pattern, self.spec.seed)
         splits.check_training(pattern)
         return pattern
 
@@ -127,8 +144,10 @@ def from_source(name: str, source: Mapping[str, Any]) -> TrainingCase:
     if "cut" in source:
         return TrainingCase(name, cut=(int(source["cut"]), float(source["most"])))
     if "drawn" in source:
-        return TrainingCase(name, drawn=(int(source["drawn"]), float(source["most"])))
-    return TrainingCase(name, Spec(source["family"], int(source["seed"]), dict(source["params"])))
+        drawn = (int(source["drawn"]), float(source["most"]))
+        return TrainingCase(name, drawn=drawn, least=float(source.get("least", 0.0)))
+    spec = Spec(source["family"], int(source["seed"]), dict(source["params"]))
+    return TrainingCase(name, spec, strewn=bool(source.get("strewn")))
 
 
 @dataclass(frozen=True)
@@ -181,6 +200,12 @@ def drawn_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> lis
     return [TrainingCase(f"drawn{most:.0f}-{number}", drawn=(number, most)) for number in range(count)]
 
 
+def large_drawn_cases(count: int) -> list[TrainingCase]:
+    """`count` of such matrices that are large, for SpMV."""
+    least, most = LARGE_DRAWN
+    return [TrainingCase(f"drawnlarge-{number}", drawn=(number, most), least=least) for number in range(count)]
+
+
 def cut_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[TrainingCase]:
     """`count` matrices like those, each without some of its cells."""
     most = most_nonzeros or DRAWN_MOST[problem.op]
@@ -197,19 +222,29 @@ def twisted_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> l
     return [TrainingCase(f"{name}-{most:.0f}-{number}", real=name, twist=(number, most)) for number, name in whose]
 
 
+def strewn_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[TrainingCase]:
+    """`count` generated matrices with a few entries anywhere."""
+    usual = range_for(problem)
+    within = replace(usual, sizes=STREWN_SIZES) if problem.op == "spmv" else usual
+    within = range_up_to(problem, most_nonzeros) if most_nonzeros else within
+    chosen = replace(within, first_seed=usual.first_seed + (470_000 if most_nonzeros else 440_000))
+    cases = (_drawn(index, chosen, STREWN) for index in range(count))
+    return [replace(case, name=f"strewn-{case.name}", strewn=True) for case in cases]
+
+
 def dev_cases(*, real: bool = False) -> list[TrainingCase]:
     """The matrices of the dev split, on which choices are made."""
     return [TrainingCase(case.name, split="dev") for case in splits.cases("dev") if real or case.kind == "generated"]
 
 
-def _drawn(index: int, within: Range) -> TrainingCase:
+def _drawn(index: int, within: Range, by_class: tuple[Mapping[str, float], ...] = BY_CLASS) -> TrainingCase:
     """Case `index`: its class by turns, all else from a stream of its own."""
     seed = within.first_seed + index
     rng = generator(seed, PURPOSE)
     for _ in range(within.tries):
         nonzeros = _size(rng, within)
         per_row = _per_row(rng, nonzeros)
-        family, params = _planned(rng, BY_CLASS[index % len(BY_CLASS)], nonzeros, per_row)
+        family, params = _planned(rng, by_class[index % len(by_class)], nonzeros, per_row)
         spec = Spec(family, seed, params)
         if splits.may_train(spec) and _dimension(params) <= within.most_rows:
             return TrainingCase(f"{family}-{seed}", spec)

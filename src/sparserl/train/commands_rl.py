@@ -62,8 +62,12 @@ def rl(
     drawn: Annotated[
         int, typer.Option(help="also so many of those that the encoder learns from; half as many for SpMM")
     ] = 0,
+    large_drawn: Annotated[int, typer.Option(help="also so many of these that are large, for SpMV")] = 0,
     twisted: Annotated[
         int, typer.Option(help="also so many that real ones of --matrices are made into; half as many for SpMM")
+    ] = 0,
+    strewn: Annotated[
+        int, typer.Option(help="also so many generated ones with a few entries anywhere; half as many for SpMM")
     ] = 0,
     most_nonzeros: Annotated[float, typer.Option(help="Smaller matrices only, such as 5e3 for the simulator.")] = 0.0,
     problem: Annotated[list[str] | None, typer.Option(help="'spmv f32', 'spmm f32 64' … [all the tested ones]")] = None,
@@ -183,7 +187,8 @@ def _config(given: dict[str, Any]) -> RLConfig:
     curriculum = CurriculumConfig(
         prompts=given["prompts"], spmv_cases=given["cases"], spmm_cases=(given["cases"] + 1) // 2,
         large=given["large"], drawn=given["drawn"], real=given["matrices"] is not None, twisted=given["twisted"],
-        most_nonzeros=given["most_nonzeros"], even=given["even"], seed=given["seed"],
+        large_drawn=given["large_drawn"], strewn=given["strewn"], most_nonzeros=given["most_nonzeros"],
+        even=given["even"], seed=given["seed"],
     )  # fmt: skip
     if given["problem"]:
         problems = tuple(problem_of(text) for text in given["problem"])

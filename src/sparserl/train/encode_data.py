@@ -266,6 +266,20 @@ def _part(pattern: Pattern, rng: np.random.Generator, seed: int) -> Pattern:
     return _window(pattern, top, *((top, rows, rows) if square else (0, rows, pattern.columns)))
 
 
+def strewn(pattern: Pattern, seed: int) -> Pattern:
+    """With entries anywhere, a thousandth to a fifth as many as it has; of a quarter in a stretch of its rows alone."""
+    rng = building.generator(seed, PURPOSE + 4)
+    strays = max(1, int(pattern.nonzeros * 0.2 / 200 ** float(rng.random())))
+    share = 1.0 if rng.random() < 0.75 else 0.05 + 0.95 * float(rng.random())
+    rows = max(1, int(share * pattern.rows))
+    top = int(rng.integers(0, pattern.rows - rows + 1))
+    row = top + rng.integers(0, rows, strays, dtype=np.int32)
+    found = _from(pattern, row, rng.integers(0, pattern.columns, strays, dtype=np.int32))
+    if pattern.rows == pattern.columns and rng.random() < 0.3:
+        found = _symmetric(found, rng, seed)
+    return building.stack([(0, 0, pattern), (0, 0, found)], *pattern.shape)
+
+
 def twisted_real(pattern: Pattern, seed: int, most: float) -> Pattern:
     """A real matrix made into another: a part of it, one or two twists, or both. Raises MatrixError where none fits."""
     for attempt in range(64):

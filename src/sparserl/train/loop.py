@@ -38,8 +38,12 @@ from sparserl.store import append_jsonl, read_json, read_jsonl, write_atomic, wr
 log = logging.getLogger(__name__)
 
 RESUME, POLICY, CONFIG, LOSSES, CHECKS = "resume.pt", "policy", "config.json", "loss.jsonl", "checks.jsonl"
-FREE = frozenset(("device", "compile", "check_every", "check_first", "log_every", "save_every_s", "budget_s"))
-"""settings of the loop that may change when a run goes on: none of them moves a weight, on one machine"""
+FREE = {
+    "loop": frozenset(("device", "compile", "check_every", "check_first", "log_every", "save_every_s", "budget_s")),
+    "curriculum": frozenset(("spmv_cases", "spmm_cases", "large", "drawn", "large_drawn", "twisted", "strewn")),
+    "": frozenset(("rounds",)),
+}
+"""what may change when a run goes on, by section: the loop's move no weight; RL may play longer, on more matrices"""
 
 
 @dataclass(frozen=True)
@@ -208,13 +212,14 @@ def open_run(folder: Path, stage: str, settings: Mapping[str, Any], resume: bool
             f"The run in {folder} was begun with another '{changed}': resume it with the settings in {stored}, "
             "or choose another --out folder."
         )
+    write_json(stored, mine)
     return (folder / RESUME).exists()
 
 
 def _changed(old: Any, new: Any, name: str = "") -> str | None:
     """The first setting that differs, those of `FREE` apart."""
     if isinstance(old, dict) and isinstance(new, dict):
-        keys = sorted((set(old) | set(new)) - (FREE if name == "loop" else set()))
+        keys = sorted((set(old) | set(new)) - FREE.get(name, frozenset()))
         found = (_changed(old.get(key), new.get(key), key) for key in keys)
         return next((each for each in found if each is not None), None)
     return None if old == new else name

@@ -3,11 +3,12 @@
 A part of each round (`even`) walks through all pairs of matrix and problem in a shuffled order, lap after lap, so that
 none is starved: with P pairs, each comes at least once in P / (even · prompts) rounds. The rest is drawn by weight,
 without repeats. A weight is the problem's share times how far the policy's mean reward on the pair lags behind the best
-reward known there; pairs that were never played lag as the average does.
+reward known there; pairs that were never played lag as those of their kind do that were, so that a kind that is new
+comes often until it is learnt.
 
 Matrices come from `train.cases` alone: generated ones of the training families and seeds and, where asked for, those
-that the encoder learns from, the real ones of the training split and what these are made into. What a round plays is a
-function of (seed, round, results).
+that the encoder learns from, the real ones of the training split and what these are made into, and generated ones with
+a few entries anywhere. What a round plays is a function of (seed, round, results).
 Not covered: a new matrix for every round (a lag is only known of what was played).
 """
 
@@ -27,8 +28,10 @@ from sparserl.train.cases import (
     TrainingCase,
     drawn_cases,
     from_source,
+    large_drawn_cases,
     large_range,
     range_up_to,
+    strewn_cases,
     training_cases,
     twisted_cases,
 )
@@ -57,10 +60,14 @@ class CurriculumConfig:
     """also so many generated ones of more than two million nonzeros, for SpMV alone"""
     drawn: int = 0
     """also so many of the matrices that the encoder learns from: more kinds of them; half as many for SpMM"""
+    large_drawn: int = 0
+    """also so many like these of more than two million nonzeros, for SpMV alone"""
     real: bool = False
     """also the real matrices of the training split"""
     twisted: int = 0
     """also so many that real ones are made into; half as many for SpMM"""
+    strewn: int = 0
+    """also so many generated ones with a few entries anywhere; half as many for SpMM"""
     most_nonzeros: float = 0.0
     """above 0: only small matrices, for a slow machine"""
     even: float = 0.25
@@ -77,10 +84,11 @@ class CurriculumConfig:
                 "CurriculumConfig needs 'prompts' of at least 1 and as many 'shares' as 'problems'. "
                 f"Got {self.prompts}, {len(self.shares)} and {len(self.problems)}."
             )
-        if min(self.large, self.drawn, self.twisted) < 0 or (self.twisted and not self.real):
+        counts = {name: getattr(self, name) for name in ("large", "drawn", "large_drawn", "twisted", "strewn")}
+        if min(counts.values()) < 0 or (self.twisted and not self.real):
             raise SparseRLError(
-                "The 'large', 'drawn' and 'twisted' of CurriculumConfig must not be negative, and 'twisted' matrices "
-                f"are made of real ones: name their folder. Got {self.large}, {self.drawn} and {self.twisted}."
+                "The numbers of matrices of CurriculumConfig must not be negative, and 'twisted' ones are made of real "
+                f"ones: name their folder. Got {', '.join(f'{name} {many}' for name, many in counts.items())}."
             )
         if min(self.shares) < 0 or not sum(self.shares) > 0:
             raise SparseRLError(f"The 'shares' of CurriculumConfig must not be negative. Got {self.shares}.")
@@ -146,12 +154,16 @@ def training_matrices(config: CurriculumConfig) -> dict[str, list[TrainingCase]]
             within = range_up_to(problem, config.most_nonzeros) if config.most_nonzeros else None
             one, few = problem.op == "spmv", config.most_nonzeros
             count = config.spmv_cases if one else config.spmm_cases
-            drawn, twisted = (many if one else (many + 1) // 2 for many in (config.drawn, config.twisted))
+            drawn, twisted, strewn = (
+                many if one else (many + 1) // 2 for many in (config.drawn, config.twisted, config.strewn)
+            )
             found[problem.op] = [
                 *training_cases(problem, count, real=config.real, within=within),
                 *training_cases(problem, config.large if one else 0, within=large_range()),
                 *drawn_cases(problem, drawn, few),
                 *twisted_cases(problem, twisted, few),
+                *strewn_cases(problem, strewn, few),
+                *large_drawn_cases(config.large_drawn if one else 0),
             ]
     return found
 
@@ -165,6 +177,16 @@ def every_prompt(config: CurriculumConfig, structures: Mapping[str, str] | None 
         for problem in config.problems
         for case in matrices[problem.op]
     ]
+
+
+KINDS = ("strewn", "twist", "least", "drawn", "cut", "real", "family")
+"""by what a source says, the first that it does"""
+
+
+def kind_of(prompt: Prompt) -> str:
+    """What matrices that never were played are taken to be like: the same way of making them, or the same family."""
+    made = next((kind for kind in KINDS if kind in prompt.source), "")
+    return str(prompt.source[made]) if made == "family" else made.replace("least", "large drawn")
 
 
 class Curriculum:
@@ -182,6 +204,7 @@ class Curriculum:
                     f"CurriculumConfig: {', '.join(map(problem_name, config.problems))}."
                 )
         self.prompts, self.config = list(prompts), config
+        self.kinds = [kind_of(prompt) for prompt in prompts]
 
     def round(self, number: int, results: Results) -> list[Prompt]:
         """The prompts of round `number` (from 0), in an order of its own; none twice where there are enough."""
@@ -208,9 +231,15 @@ class Curriculum:
         """How much each prompt counts in the weighted draw."""
         config = self.config
         lags = [results.seen.get(pair_of(prompt), Seen()).lag for prompt in self.prompts]
-        played = [min(lag, config.steepest) for lag in lags if lag is not None]
-        usual = sum(played) / len(played) if played else config.steepest
-        own: Array = np.array([config.least + (usual if lag is None else min(lag, config.steepest)) for lag in lags])
+        played: dict[str, list[float]] = {}
+        for kind, lag in zip(self.kinds, lags, strict=True):
+            if lag is not None:
+                played.setdefault(kind, []).append(min(lag, config.steepest))
+        usual = {kind: sum(found) / len(found) for kind, found in played.items()}
+        own: Array = np.array([
+            config.least + (usual.get(kind, config.steepest) if lag is None else min(lag, config.steepest))
+            for kind, lag in zip(self.kinds, lags, strict=True)
+        ])  # fmt: skip
         problems = np.array([problem_name(prompt.problem) for prompt in self.prompts])
         for problem, share in zip(config.problems, config.shares, strict=True):
             mine = problems == problem_name(problem)
