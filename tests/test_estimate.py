@@ -33,7 +33,7 @@ from sparserl.train.cases import (
 from sparserl.train.chosen import ChoiceRules, choose, is_dev
 from sparserl.train.collected import CollectedCase, load
 from sparserl.train.controls import TreesConfig
-from sparserl.train.encode_data import CUT_FROM, Draws, draw_pattern, twisted_real
+from sparserl.train.encode_data import CUT_FROM, Draws, draw_pattern, draw_spec, twisted_real
 from sparserl.train.withheld import withheld_recipe, withheld_text
 
 PROBLEM = Problem()
@@ -177,7 +177,9 @@ def test_matrices_like_those_of_the_encoder_are_made_again_from_what_is_written_
     assert len({p.fingerprint() for p in patterns}) == 3 and all(0 < p.nonzeros <= 1e4 for p in patterns)
     (large,) = large_drawn_cases(1)
     assert from_source(large.name, json.loads(json.dumps(large.source))) == large
-    assert large.source == {"drawn": 0, "least": 2e6, "most": 2e7} and few[0].source == {"drawn": 0, "most": 5e3}
+    assert large.source == {"drawn": 0, "least": 2.5e6, "most": 2e7} and few[0].source == {"drawn": 0, "most": 5e3}
+    sizes = sorted(draw_spec(1_000_000 + seed, Draws(least=2e5, most=1e6)).make().nonzeros for seed in range(12))
+    assert sizes[6] > 3e5, "they are not all as small as they may be"
     largest = {op: drawn_cases(Problem(op), 1)[0].source["most"] for op in ("spmv", "spmm")}  # type: ignore[arg-type]
     assert largest == {"spmv": 3e6, "spmm": 1.5e6}
 

@@ -55,7 +55,7 @@ STREWN_SIZES = ((0.15, 1e4, 1e5), (0.5, 1e5, 2e6), (0.35, 2e6, 2e7))
 """of those that entries are strewn over, for SpMV: short indices come to their end at 65 thousand columns"""
 DRAWN_MOST = {"spmv": 3e6, "spmm": 1.5e6}
 """nonzeros of `drawn_cases`"""
-LARGE_DRAWN = (2e6, 2e7)
+LARGE_DRAWN = (2.5e6, 2e7)
 """nonzeros of `large_drawn_cases`"""
 MOST_ROWS = {"spmv": 8_000_000, "spmm": 800_000}
 """of either dimension"""

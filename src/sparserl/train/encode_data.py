@@ -88,7 +88,7 @@ class Draws:
     """families that 'train' never has, and that the others are drawn from"""
     least: float = 1e2
     most: float = 3e6
-    """nonzeros, about, even on a logarithmic scale up to a tenth of the most; the largest tenth is rarer"""
+    """nonzeros, about, even on a logarithmic scale up to a tenth of the most; what is larger is rarer, unless all is"""
 
     def __post_init__(self) -> None:
         unknown = self.withheld - set(FAMILIES)
@@ -115,7 +115,7 @@ def draw_spec(seed: int, draws: Draws) -> Spec:
     names = [name for name in FAMILIES if name == "permuted" or (name in draws.withheld) != (draws.split == "train")]
     ends = np.cumsum([FAMILIES[name].weight for name in names])
     while True:
-        high = draws.most if rng.random() < 0.2 else max(draws.least, draws.most / 10)
+        high = draws.most if rng.random() < 0.2 or draws.most / 10 < draws.least else draws.most / 10
         nonzeros = float(draws.least * (high / draws.least) ** rng.random())
         normal = float(rng.random(12).sum()) - 6.0  # twelve uniforms: the same on every machine
         per_row = 10.0 ** (FITTED.log_per_row + FITTED.log_per_row_deviation * normal)
