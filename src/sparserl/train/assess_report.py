@@ -20,14 +20,14 @@ from sparserl.bench import archive, tables
 from sparserl.bench.archive import read_whole
 from sparserl.bench.reference import problem_name
 from sparserl.bench.tables import REPORTED
-from sparserl.errors import ProgramError, StoreError
+from sparserl.errors import StoreError
 from sparserl.recipes import space
 from sparserl.records import Problem, Verdict
 from sparserl.store import read_json
 from sparserl.train import rules
 from sparserl.train.assess import ABOUT, MEASURED, PROGRAMS, read_written, text_sha
+from sparserl.train.rl.diagnostics import distinct_skeletons, is_new
 from sparserl.train.rules import BUDGETS, Interval, PartSum
-from sparserl.train.skeleton import skeleton
 
 Logs = dict[str, float]
 """by matrix"""
@@ -241,15 +241,10 @@ def _figures(
 
 def _written(held: Sequence[Sheet], records: Mapping[str, Any], texts: Mapping[str, str], problem: Problem) -> Written:
     counts = Counter(program for sheet in held for program in sheet.programs)
-    pairs = [pair for sheet in held for pair in zip(sheet.programs, sheet.verdicts, strict=True)]
-    right = Counter(program for program, verdict in pairs if verdict is Verdict.CORRECT)
-    shas, known = recipe_texts(problem)
-    bones = {program: skeleton_of(texts[program]) for program in right}
-    new = {program for program, each in bones.items() if each not in known}
-    kinds = [
-        {bones[p] for p, verdict in zip(sheet.programs, sheet.verdicts, strict=True) if verdict is Verdict.CORRECT}
-        for sheet in held
-    ]
+    found = [[p for p, v in zip(sheet.programs, sheet.verdicts, strict=True) if v is Verdict.CORRECT] for sheet in held]
+    right = Counter(program for programs in found for program in programs)
+    new = {program for program in right if is_new(texts[program], problem)}
+    known = recipe_texts(problem)
     parts: dict[str, PartSum] = {}
     for sheet in held:
         for part, sums in records[sheet.matrix]["parts"].items():
@@ -258,28 +253,19 @@ def _written(held: Sequence[Sheet], records: Mapping[str, Any], texts: Mapping[s
         samples=counts.total(),
         finished=sum(records[sheet.matrix]["finished"] for sheet in held),
         distinct=len(counts),
-        recipe_share=sum(count for program, count in counts.items() if program in shas) / counts.total(),
-        skeletons=len(set(bones.values())),
-        new_skeletons=len({bones[program] for program in new}),
+        recipe_share=sum(count for program, count in counts.items() if program in known) / counts.total(),
+        skeletons=distinct_skeletons(texts[program] for program in right),
+        new_skeletons=distinct_skeletons(texts[program] for program in new),
         new_share=sum(right[program] for program in new) / max(1, right.total()),
-        skeletons_each=rules.bootstrap([len(each) for each in kinds]),
+        skeletons_each=rules.bootstrap([distinct_skeletons(texts[p] for p in programs) for programs in found]),
         parts=parts,
     )
 
 
-def skeleton_of(text: str) -> str:
-    """'' for what can't be read."""
-    try:
-        return skeleton(text)
-    except ProgramError:
-        return ""
-
-
 @lru_cache(maxsize=4)
-def recipe_texts(problem: Problem) -> tuple[frozenset[str], frozenset[str]]:
-    """The names of all recipe texts of a problem, and their skeletons."""
-    recipes = space(problem)
-    return frozenset(text_sha(r.text) for r in recipes), frozenset(skeleton_of(r.text) for r in recipes)
+def recipe_texts(problem: Problem) -> frozenset[str]:
+    """The names of all recipe texts of a problem."""
+    return frozenset(text_sha(recipe.text) for recipe in space(problem))
 
 
 def problem_called(name: str) -> Problem:

@@ -179,14 +179,14 @@ def every_prompt(config: CurriculumConfig, structures: Mapping[str, str] | None 
     ]
 
 
-KINDS = ("strewn", "twist", "least", "drawn", "cut", "real", "family")
-"""by what a source says, the first that it does"""
+KINDS = {"strewn": "strewn", "twist": "twist", "least": "large drawn", "drawn": "drawn", "cut": "cut", "real": "real"}
+"""by what a source says, the first that it does; generated ones have their family"""
 
 
 def kind_of(prompt: Prompt) -> str:
     """What matrices that never were played are taken to be like: the same way of making them, or the same family."""
-    made = next((kind for kind in KINDS if kind in prompt.source), "")
-    return str(prompt.source[made]) if made == "family" else made.replace("least", "large drawn")
+    made = (kind for said, kind in KINDS.items() if said in prompt.source)
+    return next(made, None) or str(prompt.source["family"])
 
 
 class Curriculum:
