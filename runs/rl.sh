@@ -10,7 +10,8 @@
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # STAGE         rl      80 rounds of 64 matrices and 32 programs: 163 840 judged rollouts. Twice as many matrices as a
 #                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn.
-#                       The run in results/rl/run had no --large-drawn and --strewn matrices in its first 59 rounds
+#                       The run in results/rl/run had no --large-drawn and --strewn matrices in its first 59 rounds,
+#                       and no --admit-steps in its first 69
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
 #               beyond  new programs against the best recipes: on these 200 and, within 16 samples, on the unseen ones
@@ -42,8 +43,8 @@ start=$weights
 rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
-        --group "$group" --imitate-steps 64 --learning-rate 4e-5 --frozen \
-        --cases 1400 --large 250 --drawn 600 --large-drawn 150 --strewn 300 "${twisted[@]}" \
+        --group "$group" --imitate-steps 64 --admit-steps 16 --learning-rate 4e-5 --frozen \
+        --cases 1400 --large 250 --drawn 600 --large-drawn 400 --strewn 300 "${twisted[@]}" \
         "${matrices[@]}" "${collection[@]}" \
         --samples "$out/samples.npz" --device "$device" --budget "$budget" --save-every 90 --resume
 }

@@ -178,6 +178,8 @@ def test_matrices_like_those_of_the_encoder_are_made_again_from_what_is_written_
     (large,) = large_drawn_cases(1)
     assert from_source(large.name, json.loads(json.dumps(large.source))) == large
     assert large.source == {"drawn": 0, "least": 2.5e6, "most": 2e7} and few[0].source == {"drawn": 0, "most": 5e3}
+    listed = {each.drawn for each in large_drawn_cases(150)}
+    assert len(listed) == 150 and (140, 2e7) in listed and (141, 2e7) not in listed, "141 has 226 million rows"
     sizes = sorted(draw_spec(1_000_000 + seed, Draws(least=2e5, most=1e6)).make().nonzeros for seed in range(12))
     assert sizes[6] > 3e5, "they are not all as small as they may be"
     largest = {op: drawn_cases(Problem(op), 1)[0].source["most"] for op in ("spmv", "spmm")}  # type: ignore[arg-type]

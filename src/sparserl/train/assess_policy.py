@@ -13,6 +13,7 @@ import random
 import zlib
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -127,15 +128,20 @@ def header_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
 # ---- the admissibility mask
 
 
+@lru_cache(maxsize=4096)
+def _line_tokens(line: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    return (tokenizer.special["<layout>"], *tokenizer.encode(f"{line}\n"))
+
+
 class AdmittedLayouts:
     """A TokenMask that allows the layout lines given, and anything after them."""
 
-    def __init__(self, lines: Sequence[LayoutLine], tokenizer: Tokenizer) -> None:
+    def __init__(self, lines: Sequence[LayoutLine | str], tokenizer: Tokenizer) -> None:
         self._size = tokenizer.size
         self._nodes: list[dict[int, int]] = [{}]
         for line in lines:
             node = 0
-            for token in [tokenizer.special["<layout>"], *tokenizer.encode(f"{line}\n")]:
+            for token in _line_tokens(str(line), tokenizer):
                 if token not in self._nodes[node]:
                     self._nodes.append({})
                     self._nodes[node][token] = len(self._nodes) - 1

@@ -126,12 +126,17 @@ def draw_spec(seed: int, draws: Draws) -> Spec:
             return spec
 
 
-def draw_pattern(number: int, draws: Draws) -> Pattern:
-    """Matrix `number` of these draws; one that is too large or held out gives way to another."""
+def numbered_spec(number: int, draws: Draws, attempt: int = 0) -> Spec:
+    """What matrix `number` of these draws is made of, before its twists; `attempt`: if those before gave way."""
     seeds = splits.seed_range(draws.split)
     first = seeds.start + len(seeds) // 2  # the first half belongs to matrices that are timed
+    return draw_spec(first + (number + attempt * 7919 * 13) % (seeds.stop - first), draws)
+
+
+def draw_pattern(number: int, draws: Draws) -> Pattern:
+    """Matrix `number` of these draws; one that is too large or held out gives way to another."""
     for attempt in range(16):
-        spec = draw_spec(first + (number + attempt * 7919 * 13) % (seeds.stop - first), draws)
+        spec = numbered_spec(number, draws, attempt)
         try:
             pattern = twisted(spec, draws.most) if draws.split == "train" else spec.make()
             if draws.split == "train":

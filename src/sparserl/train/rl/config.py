@@ -72,6 +72,10 @@ class RLConfig:
     """winners of one such step"""
     imitate_scale: float = 0.5
     """their learning rate, as a part of the other"""
+    admit_steps: int = 0
+    """optimiser steps a round, at that rate too, on what matrices admit, which takes no judge; 0: none"""
+    admit_batch: int = 64
+    """matrices of one such step"""
 
     frozen: bool = False
     """the encoder stays as it is: it has read tens of thousands of matrices, a run has hundreds"""
@@ -99,12 +103,12 @@ class RLConfig:
                 raise SparseRLError(
                     f"The '{name}' of reinforcement learning must be {known}. Got {getattr(self, name)!r}."
                 )
-        for name in ("rounds", "epochs", "minibatch", "batch_tokens", "imitate_batch"):
+        for name in ("rounds", "epochs", "minibatch", "batch_tokens", "imitate_batch", "admit_batch"):
             if getattr(self, name) < 1:
                 raise SparseRLError(
                     f"The '{name}' of reinforcement learning must be at least 1. Got {getattr(self, name)}."
                 )
-        for name in ("noise", "value_warmup", "retimed", "imitate_steps", "imitate_scale"):
+        for name in ("noise", "value_warmup", "retimed", "imitate_steps", "imitate_scale", "admit_steps"):
             if getattr(self, name) < 0:
                 raise SparseRLError(
                     f"The '{name}' of reinforcement learning must not be negative. Got {getattr(self, name)}."

@@ -44,6 +44,12 @@ class Line:
     """bool, (tokens): the loss is on these"""
     columns: Mapping[str, Array]
     """`COLUMNS` of a Batch, as far as they are known, 'flat' and 'values'; each (tokens)"""
+    allowed: tuple[Array, ...] = ()
+    """of each written token all that may stand in its place (`admission`); nothing: not asked"""
+    target: tuple[Array, ...] = ()
+    """how probable each of them is to be"""
+    lacks: float = 0.0
+    """minus the log-probability that a line is written of which every token is allowed, along this one"""
 
 
 class Learner:
@@ -150,6 +156,7 @@ class Learner:
             reference=columns.get("reference"),
             kept=columns.get("kept"),
             returns=columns.get("returns"),
+            target=self._target(lines) if lines[0].target else None,
             total=total,
             temperature=self.config.play.settings.temperature,
         )
@@ -160,6 +167,14 @@ class Learner:
         for row, each in zip(out, lines, strict=True):
             values = each.columns[name] if name else each.written
             row[: len(values)] = values
+        return self._tensor(out)
+
+    def _target(self, lines: Sequence[Line]) -> Tensor:
+        """(written tokens, vocabulary)."""
+        places = [(tokens, shares) for line in lines for tokens, shares in zip(line.allowed, line.target, strict=True)]
+        out = np.zeros((len(places), self.policy.size.language.vocabulary), dtype=np.float32)
+        for row, (tokens, shares) in zip(out, places, strict=True):
+            row[tokens] = shares
         return self._tensor(out)
 
     def _tensor(self, values: Array) -> Tensor:

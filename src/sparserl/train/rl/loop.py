@@ -4,7 +4,7 @@
     accelerate launch --num_processes 4 -m sparserl train rl …      # a process a GPU, each with a judge of its own
 
 A round: draw prompts → play (half of each group from a layout drawn for it) → judge → time the winners again → imitate
-verified winners → policy gradient → figures → checkpoint. A run folder holds
+verified winners → policy gradient → what matrices admit → figures → checkpoint. A run folder holds
 
     config.json     the settings
     rounds.jsonl    one line a round: rewards, verdicts, entropy, KL, losses, seconds (of judging by phase, added up
@@ -54,6 +54,7 @@ from sparserl.train.loop import (
     policy_folder,
     start_from,
 )
+from sparserl.train.rl.admission import Admission
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew, open_crew
 from sparserl.train.rl.curriculum import Curriculum, Results
@@ -100,6 +101,7 @@ class Run:
         sampler = Sampler(policy, self.tokenizer, device)
         earned = reward_of(config.weights, config.play.modes)
         self.player = Player(sampler, table.referee, earned, table.look, config.play, openings=openings)
+        self.admission = Admission(sampler, self.tokenizer, table.prompts, table.admitted)
         self.store = RolloutStore(places.out / FOLDER) if crew.first else None
         self.seconds: dict[str, float] = {}
         self._counted = self._counts()
@@ -124,6 +126,8 @@ class Run:
             figures |= imitate(learner, self.played.elites, self.tokenizer, number)
         with self._clock("learn"):
             figures |= learn(learner, rollouts, lines, number)
+        with self._clock("admit"):
+            figures |= self.admission.teach(learner, number)
         self.number += 1
         figures |= {f"{SECONDS}{name}": round(spent, 2) for name, spent in self.seconds.items()}
         return figures | {f"{JUDGING}{name}": round(value, 2) for name, value in self._judging().items()}

@@ -104,6 +104,8 @@ class Batch:
     """log-probability at `FLAT` under the run's first policy where it was sure, very low elsewhere; None: not asked"""
     returns: Tensor | None = None
     """what the value head is to say (PPO)"""
+    target: Tensor | None = None
+    """(written tokens, vocabulary): how probable all that may stand in their places is to be (`admission`)"""
     total: int = 0
     """written tokens of the whole step; 0: those of this batch"""
     temperature: float = 1.0
@@ -276,6 +278,27 @@ def imitation(policy: Policy, batch: Batch, keep: float = 0.0) -> Step:
     loss = -masked_mean(found.log_probs * batch.advantages, batch.written, batch.total)
     whole, lost = with_worn(loss, found, batch, keep)
     return _step(whole, {"imitation_loss": loss, **lost}, batch)
+
+
+def admission(policy: Policy, batch: Batch) -> Step:
+    """The mean KL of the written tokens, from their `target` to what the policy says of all tokens.
+
+    The target is what the policy would say, were all that may not stand there impossible: the loss is least where
+    nothing of that is written, and all else as often, in proportion, as before.
+    """
+    if batch.target is None:
+        raise ValueError("Admission needs the 'target' of a Batch, made before the first step.")
+    target = batch.target
+    apart = target * (target.clamp(min=1e-30).log() - log_probs_of(policy, batch))
+    loss = apart.sum() / (batch.total or max(1, len(target)))
+    return _step(loss, {"admission_loss": loss}, batch)
+
+
+def log_probs_of(policy: Policy, batch: Batch) -> Tensor:
+    """(written tokens, vocabulary), of a few tokens: nothing is made again in the backward pass."""
+    states = _hidden(policy, batch)[:, :-1][batch.written[:, 1:]]
+    out: Tensor = (policy.language.head(states) / batch.temperature).log_softmax(-1)
+    return out
 
 
 def _step(loss: Tensor, parts: dict[str, Tensor], batch: Batch) -> Step:

@@ -52,7 +52,7 @@ def open_table(config: RLConfig, places: Places, crew: Crew, judge: Referee | No
     sampled = _first_alone(crew, lambda: _samples(cases, places))
     prompts = every_prompt(config.curriculum, {name: each.structure for name, each in sampled.items()})
     lines: dict[Pair, tuple[str, ...]] = {}
-    if config.play.explored:
+    if config.play.explored or config.admit_steps:
         lines = _first_alone(crew, lambda: admitted_of(prompts, places.admitted_file, places.matrices))
 
     same = sampled[cases[0].name].sample if config.blind else None

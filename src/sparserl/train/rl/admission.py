@@ -1,0 +1,132 @@
+"""What a matrix admits is known without a judge: a few steps a round teach the policy to stay within it.
+
+Layout lines are written for prompts of every kind, under a mask that leaves the admitted ones alone. Learnt from are
+those for which the policy would most probably write something else without it, and as many of the others. What it would
+say at each of their tokens, were all others impossible, is what it is to say without the mask, so that it needs none.
+Which of the admitted ones come how often stays as it was. Rollouts teach the same, but only for the matrices of their
+round, and only where something forbidden was drawn. Not covered: layout lines that no recipe has; the loss speaks
+against them, as it can't tell whether they are admitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import replace
+from itertools import cycle, islice, zip_longest
+
+import numpy as np
+import torch
+
+from sparserl.policy.encoder import collate
+from sparserl.policy.sampler import Sampler
+from sparserl.policy.tokenizer import Tokenizer
+from sparserl.train.assess_policy import AdmittedLayouts
+from sparserl.train.loop import autocast
+from sparserl.train.rl.curriculum import kind_of
+from sparserl.train.rl.learner import Learner, Line
+from sparserl.train.rl.nouns import Prompt
+from sparserl.train.rl.objective import admission, log_probs_of
+from sparserl.train.rl.rounds import seed_of
+
+LONGEST = 48
+"""tokens of a layout line"""
+SPARE = 2
+"""lines that are written for one that is learnt from"""
+TOGETHER = 256
+"""lines that go through the policy at one time, all logits kept"""
+
+
+class Admission:
+    """The prompts of a run, and which layout lines each of them admits."""
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        tokenizer: Tokenizer,
+        prompts: Sequence[Prompt],
+        admitted: Callable[[Prompt], Sequence[str]],
+    ) -> None:
+        self.sampler, self.tokenizer, self.prompts, self.admitted = sampler, tokenizer, prompts, admitted
+        kinds: dict[str, list[int]] = {}
+        for place, prompt in enumerate(prompts):
+            if admitted(prompt):
+                kinds.setdefault(kind_of(prompt), []).append(place)
+        self._kinds = [kinds[kind] for kind in sorted(kinds)]
+
+    def teach(self, learner: Learner, number: int) -> dict[str, float]:
+        """The steps of round `number`; returns figures for the curves."""
+        config = learner.config
+        rng = np.random.default_rng(seed_of(config.loop.seed, number, 11))
+        wanted = config.admit_steps * config.admit_batch
+        drawn = self._chosen(SPARE * wanted, rng)
+        if not drawn:
+            return {}
+        seed = int(rng.integers(1 << 32))
+        lines = learner.crew.told(self.drawn(learner, drawn, seed) if learner.crew.first else [])
+        kept = _worst_and_others(lines, wanted, rng)
+        learner.policy.train()
+        found = [
+            learner.step(part, lambda batch: admission(learner.policy, batch), number, config.imitate_scale)[
+                "admission_loss"
+            ]
+            for part in (kept[at : at + config.admit_batch] for at in range(0, wanted, config.admit_batch))
+        ]
+        lacks = float(np.mean([line.lacks for line in lines]))
+        return {"admit/lacks": lacks, "admit/loss": float(np.mean(found))}
+
+    def _chosen(self, count: int, rng: np.random.Generator) -> list[Prompt]:
+        """`count` prompts that admit something, of every kind as many, as far as there are so many; then again."""
+        queues = [[places[at] for at in rng.permutation(len(places))] for places in self._kinds]
+        mixed = [place for row in zip_longest(*queues) for place in row if place is not None]
+        return [self.prompts[place] for place in islice(cycle(mixed), count)]
+
+    def drawn(self, learner: Learner, prompts: Sequence[Prompt], seed: int) -> list[Line]:
+        """A layout line for each prompt, with all that may stand at each of its places, and how often."""
+        play = learner.config.play
+        masks = [AdmittedLayouts(self.admitted(each), self.tokenizer) for each in prompts]
+        batch = collate(
+            [learner.look(each) for each in prompts], [each.problem for each in prompts], play.machine, play.mode
+        )
+        found = self.sampler.sample(batch, 1, replace(play.settings, seed=seed, max_tokens=LONGEST), mask=masks)
+        lines = [_line(*each) for each in zip(prompts, [one.ids for (one,) in found], masks, strict=True)]
+        parts = (lines[at : at + TOGETHER] for at in range(0, len(lines), TOGETHER))
+        return [line for part in parts for line in _with_targets(learner, part)]
+
+
+def _worst_and_others(lines: Sequence[Line], count: int, rng: np.random.Generator) -> list[Line]:
+    """Half of them lack most; without the others, what is right would be learnt away."""
+    order = sorted(range(len(lines)), key=lambda at: -lines[at].lacks)
+    others = rng.permutation(order[count // 2 :])
+    chosen = [*order[: count // 2], *others[: count - count // 2]]
+    return [lines[at] for at in rng.permutation(chosen)]
+
+
+def _line(prompt: Prompt, written: Sequence[int], mask: AdmittedLayouts) -> Line:
+    """'<program>' and what follows, up to the end of the layout line."""
+    ids, allowed, state = [written[0]], [], mask.start()
+    for token in written[1:]:
+        if state is None:
+            break
+        allowed.append(_tokens(mask, state))
+        ids.append(token)
+        state = mask.advance(state, token)
+    return Line(prompt, np.array(ids, dtype=np.int64), np.arange(len(ids)) > 0, {}, tuple(allowed))
+
+
+def _tokens(mask: AdmittedLayouts, state: Hashable) -> np.ndarray:
+    return np.flatnonzero(mask.allowed(state).numpy())
+
+
+@torch.no_grad()
+def _with_targets(learner: Learner, lines: Sequence[Line]) -> list[Line]:
+    learner.policy.eval()
+    with autocast(learner.device):
+        log_probs = log_probs_of(learner.policy, learner.batch(lines)).float().cpu().numpy()
+    found, at = [], 0
+    for line in lines:
+        rows = log_probs[at : (at := at + len(line.allowed))]
+        inside = [np.exp(row[tokens]) for row, tokens in zip(rows, line.allowed, strict=True)]
+        shares = tuple(each / max(float(each.sum()), 1e-30) for each in inside)
+        lacks = -float(sum(np.log(max(float(each.sum()), 1e-30)) for each in inside))
+        found.append(replace(line, target=shares, lacks=lacks))
+    return found

@@ -1,0 +1,113 @@
+"""What matrices admit is learnt without a judge: the loss, the lines it is learnt from, and that it sticks."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from rl_tiny import LAYOUTS, fitted, prompts, pure, sampled
+from sparserl.policy.checkpoint import load_policy
+from sparserl.policy.encoder import collate
+from sparserl.policy.sampler import Sampler, SampleSettings
+from sparserl.policy.tokenizer import Tokenizer
+from sparserl.train.rl.admission import Admission
+from sparserl.train.rl.config import RLConfig
+from sparserl.train.rl.crew import Crew
+from sparserl.train.rl.learner import Learner
+from sparserl.train.rl.nouns import Prompt
+from sparserl.train.rl.objective import admission
+
+ROWS, SLICES = LAYOUTS
+GRID, RANDOM, LONG = prompts()
+
+
+def lines(prompt: Prompt) -> Sequence[str]:
+    """One of the three refuses slices, and one admits nothing that a recipe has."""
+    return {"long": (ROWS,), "random": ()}.get(prompt.case, LAYOUTS)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fitted(tmp_path_factory.mktemp("tiny"), steps=110)
+
+
+def opened(weights: Path, config: RLConfig) -> tuple[Learner, Admission, Tokenizer]:
+    tokenizer = Tokenizer.load(weights / "tokenizer.json")
+    policy = load_policy(weights)
+    learner = Learner(config, policy, torch.device("cpu"), lambda prompt: sampled(prompt.case), Crew())
+    return learner, Admission(Sampler(policy, tokenizer, "cpu"), tokenizer, prompts(), lines), tokenizer
+
+
+def sliced(learner: Learner, tokenizer: Tokenizer, prompt: Prompt) -> float:
+    """The share of programs with slices, nothing forbidden."""
+    sampler = Sampler(learner.policy, tokenizer, "cpu")
+    batch = collate([sampled(prompt.case)], [prompt.problem], "sim")
+    (found,) = sampler.sample(batch, 64, SampleSettings(max_tokens=24))
+    return float(np.mean([tokenizer.decode(each.ids).count(SLICES) for each in found]))
+
+
+def test_lines_end_with_the_layout_and_say_what_may_stand_at_each_place(weights: Path) -> None:
+    learner, taught, tokenizer = opened(weights, pure("grpo", 1))
+    free, bound = taught.drawn(learner, [GRID, LONG], seed=3)
+    for line, admitted in ((free, LAYOUTS), (bound, (ROWS,))):
+        written = tokenizer.decode(line.ids[2:].tolist())
+        assert written.endswith("\n") and written[:-1] in admitted
+        assert line.ids[0] == tokenizer.program and line.ids[1] == tokenizer.layout
+        assert line.written.tolist() == [False] + [True] * (len(line.ids) - 1)
+        assert all(token in allowed for token, allowed in zip(line.ids[1:], line.allowed, strict=True))
+        assert all(shares.sum() == pytest.approx(1.0, abs=1e-5) for shares in line.target)
+    assert {len(allowed) for allowed in bound.allowed} == {1}, "there is one line"
+    assert sorted({len(allowed) for allowed in free.allowed}) == [1, 2], "the two part at one token"
+
+
+def test_the_loss_is_the_distance_from_what_would_be_said_under_the_mask(weights: Path) -> None:
+    learner, taught, _ = opened(weights, pure("grpo", 1))
+    found = taught.drawn(learner, [LONG, GRID], seed=3)
+    batch = learner.batch(found)
+    assert batch.matrix is not None
+    expected, count = 0.0, 0
+    prefix = learner.policy.prefix(batch.matrix)
+    for place, line in enumerate(found):
+        logits = learner.policy(torch.from_numpy(line.ids)[None, :-1], prefix=prefix[[place]])[0].detach()
+        lacks = 0.0
+        for said, allowed, shares in zip(logits.softmax(-1), line.allowed, line.target, strict=True):
+            inside = float(said[allowed].sum())
+            assert shares == pytest.approx((said[allowed] / inside).numpy(), rel=1e-3, abs=1e-6)
+            expected += float((torch.from_numpy(shares) * (torch.from_numpy(shares) / said[allowed]).log()).sum())
+            lacks -= math.log(inside)
+            count += 1
+        assert line.lacks == pytest.approx(lacks, rel=1e-3) and lacks > 1e-3
+    with torch.no_grad():
+        told = admission(learner.policy, batch)
+    assert float(told.loss) == pytest.approx(expected / count, rel=1e-3)
+    assert float(told.loss) == pytest.approx(sum(line.lacks for line in found) / count, rel=1e-3), "the mask is all"
+    with pytest.raises(ValueError, match="target"):
+        admission(learner.policy, replace(batch, target=None))
+
+
+def test_a_matrix_that_refuses_a_layout_gets_it_no_more_and_the_others_keep_it(weights: Path) -> None:
+    config = replace(pure("grpo", 1), admit_steps=60, admit_batch=4)
+    config = replace(config, loop=replace(config.loop, learning_rate=2e-3))
+    learner, taught, tokenizer = opened(weights, config)
+    before = {prompt.case: sliced(learner, tokenizer, prompt) for prompt in (GRID, LONG)}
+    assert min(before.values()) > 0.08, "it begins with a policy that writes slices for all"
+    figures = taught.teach(learner, 0)
+    after = {prompt.case: sliced(learner, tokenizer, prompt) for prompt in (GRID, LONG)}
+    assert after["long"] == 0.0
+    assert after["grid"] > before["grid"] / 2
+    assert learner.steps == 60
+    again = taught.teach(learner, 1)
+    assert again["admit/lacks"] < figures["admit/lacks"] / 10
+
+
+def test_nothing_is_taught_unless_it_is_asked_for(weights: Path) -> None:
+    learner, taught, _ = opened(weights, pure("grpo", 1))
+    assert taught.teach(learner, 0) == {} and learner.steps == 0
+    only = Admission(taught.sampler, taught.tokenizer, [RANDOM], lines)
+    assert only.teach(opened(weights, replace(pure("grpo", 1), admit_steps=2))[0], 0) == {}, "nothing is admitted"
