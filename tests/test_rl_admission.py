@@ -109,5 +109,7 @@ def test_a_matrix_that_refuses_a_layout_gets_it_no_more_and_the_others_keep_it(w
 def test_nothing_is_taught_unless_it_is_asked_for(weights: Path) -> None:
     learner, taught, _ = opened(weights, pure("grpo", 1))
     assert taught.teach(learner, 0) == {} and learner.steps == 0
+    unasked = Admission(taught.sampler, taught.tokenizer, prompts(), lambda prompt: {}[prompt.case])
+    assert unasked.teach(learner, 0) == {}, "no table of what is admitted was made"
     only = Admission(taught.sampler, taught.tokenizer, [RANDOM], lines)
     assert only.teach(opened(weights, replace(pure("grpo", 1), admit_steps=2))[0], 0) == {}, "nothing is admitted"

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import cycle, islice, zip_longest
 
 import numpy as np
@@ -47,15 +48,12 @@ class Admission:
         admitted: Callable[[Prompt], Sequence[str]],
     ) -> None:
         self.sampler, self.tokenizer, self.prompts, self.admitted = sampler, tokenizer, prompts, admitted
-        kinds: dict[str, list[int]] = {}
-        for place, prompt in enumerate(prompts):
-            if admitted(prompt):
-                kinds.setdefault(kind_of(prompt), []).append(place)
-        self._kinds = [kinds[kind] for kind in sorted(kinds)]
 
     def teach(self, learner: Learner, number: int) -> dict[str, float]:
         """The steps of round `number`; returns figures for the curves."""
         config = learner.config
+        if not config.admit_steps:  # nobody may have asked what is admitted
+            return {}
         rng = np.random.default_rng(seed_of(config.loop.seed, number, 11))
         wanted = config.admit_steps * config.admit_batch
         drawn = self._chosen(SPARE * wanted, rng)
@@ -73,6 +71,15 @@ class Admission:
         ]
         lacks = float(np.mean([line.lacks for line in lines]))
         return {"admit/lacks": lacks, "admit/loss": float(np.mean(found))}
+
+    @cached_property
+    def _kinds(self) -> list[list[int]]:
+        """The places of the prompts that admit something, by kind."""
+        kinds: dict[str, list[int]] = {}
+        for place, prompt in enumerate(self.prompts):
+            if self.admitted(prompt):
+                kinds.setdefault(kind_of(prompt), []).append(place)
+        return [kinds[kind] for kind in sorted(kinds)]
 
     def _chosen(self, count: int, rng: np.random.Generator) -> list[Prompt]:
         """`count` prompts that admit something, of every kind as many, as far as there are so many; then again."""
