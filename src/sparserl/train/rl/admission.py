@@ -64,9 +64,7 @@ class Admission:
         kept = _worst_and_others(lines, wanted, rng)
         learner.policy.train()
         found = [
-            learner.step(part, lambda batch: admission(learner.policy, batch), number, config.imitate_scale)[
-                "admission_loss"
-            ]
+            learner.step(part, lambda batch: admission(learner.policy, batch), number)["admission_loss"]
             for part in (kept[at : at + config.admit_batch] for at in range(0, wanted, config.admit_batch))
         ]
         lacks = float(np.mean([line.lacks for line in lines]))

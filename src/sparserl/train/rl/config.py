@@ -73,7 +73,7 @@ class RLConfig:
     imitate_scale: float = 0.5
     """their learning rate, as a part of the other"""
     admit_steps: int = 0
-    """optimiser steps a round, at that rate too, on what matrices admit, which takes no judge; 0: none"""
+    """optimiser steps a round on what matrices admit, which takes no judge; 0: none"""
     admit_batch: int = 64
     """matrices of one such step"""
 
