@@ -91,6 +91,17 @@ def test_the_loss_is_the_distance_from_what_would_be_said_under_the_mask(weights
         admission(learner.policy, replace(batch, target=None))
 
 
+def test_what_a_policy_never_says_has_a_target_all_the_same(weights: Path) -> None:
+    learner, taught, tokenizer = opened(weights, pure("grpo", 1))
+    with torch.no_grad():
+        learner.policy.language.lm_head.weight.mul_(40.0)
+    other = "ell c=32 group=1 index=int32"
+    never = Admission(taught.sampler, tokenizer, [GRID], lambda prompt: (other,))
+    (line,) = never.drawn(learner, [GRID], seed=0)
+    assert line.lacks > 104 * len(line.allowed), "exp(-104) is 0 in float32"
+    assert all(shares.tolist() == [1.0] for shares in line.target)
+
+
 def test_a_matrix_that_refuses_a_layout_gets_it_no_more_and_the_others_keep_it(weights: Path) -> None:
     config = replace(pure("grpo", 1), admit_steps=60, admit_batch=4)
     config = replace(config, loop=replace(config.loop, learning_rate=1e-3))

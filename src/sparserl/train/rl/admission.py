@@ -124,14 +124,15 @@ def _tokens(mask: AdmittedLayouts, state: Hashable) -> np.ndarray:
 
 @torch.no_grad()
 def _with_targets(learner: Learner, lines: Sequence[Line]) -> list[Line]:
+    """In logarithms: what may stand there can be so improbable that as a number it is 0, and is to be learnt most."""
     learner.policy.eval()
     with autocast(learner.device):
         log_probs = log_probs_of(learner.policy, learner.batch(lines)).float().cpu().numpy()
     found, at = [], 0
     for line in lines:
         rows = log_probs[at : (at := at + len(line.allowed))]
-        inside = [np.exp(row[tokens]) for row, tokens in zip(rows, line.allowed, strict=True)]
-        shares = tuple(each / max(float(each.sum()), 1e-30) for each in inside)
-        lacks = -float(sum(np.log(max(float(each.sum()), 1e-30)) for each in inside))
-        found.append(replace(line, target=shares, lacks=lacks))
+        inside = [row[tokens] for row, tokens in zip(rows, line.allowed, strict=True)]
+        whole = [np.logaddexp.reduce(each) for each in inside]
+        shares = tuple(np.exp(each - total) for each, total in zip(inside, whole, strict=True))
+        found.append(replace(line, target=shares, lacks=-float(sum(whole))))
     return found
