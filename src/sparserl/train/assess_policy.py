@@ -129,7 +129,8 @@ def header_tokens(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 @lru_cache(maxsize=4096)
-def _line_tokens(line: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+def layout_tokens(line: str, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """A layout line as what follows '<program>', to its end."""
     return (tokenizer.special["<layout>"], *tokenizer.encode(f"{line}\n"))
 
 
@@ -141,7 +142,7 @@ class AdmittedLayouts:
         self._nodes: list[dict[int, int]] = [{}]
         for line in lines:
             node = 0
-            for token in _line_tokens(str(line), tokenizer):
+            for token in layout_tokens(str(line), tokenizer):
                 if token not in self._nodes[node]:
                     self._nodes.append({})
                     self._nodes[node][token] = len(self._nodes) - 1
@@ -151,10 +152,14 @@ class AdmittedLayouts:
         return 0
 
     def allowed(self, state: Hashable) -> Tensor:
-        assert isinstance(state, int)
         allowed = torch.zeros(self._size, dtype=torch.bool)
-        allowed[list(self._nodes[state])] = True
+        allowed[self.tokens(state)] = True
         return allowed
+
+    def tokens(self, state: Hashable) -> list[int]:
+        """Those that are allowed."""
+        assert isinstance(state, int)
+        return list(self._nodes[state])
 
     def advance(self, state: Hashable, token: int) -> Hashable | None:
         """None past the end of a line, or off the tree."""

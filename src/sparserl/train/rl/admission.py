@@ -10,7 +10,7 @@ against them, as it can't tell whether they are admitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import cycle, islice, zip_longest
@@ -112,14 +112,10 @@ def _line(prompt: Prompt, written: Sequence[int], mask: AdmittedLayouts) -> Line
     for token in written[1:]:
         if state is None:
             break
-        allowed.append(_tokens(mask, state))
+        allowed.append(np.array(mask.tokens(state)))
         ids.append(token)
         state = mask.advance(state, token)
     return Line(prompt, np.array(ids, dtype=np.int64), np.arange(len(ids)) > 0, {}, tuple(allowed))
-
-
-def _tokens(mask: AdmittedLayouts, state: Hashable) -> np.ndarray:
-    return np.flatnonzero(mask.allowed(state).numpy())
 
 
 @torch.no_grad()

@@ -34,6 +34,7 @@ from sparserl.policy.tokenizer import Tokenizer
 from sparserl.program import parse
 from sparserl.records import Mode, Program
 from sparserl.store import read_json, write_json
+from sparserl.train.assess_policy import layout_tokens
 from sparserl.train.batches import padded, spread_draws
 from sparserl.train.loop import autocast
 from sparserl.train.rl.episodes import Look, log_speedup
@@ -96,10 +97,6 @@ class Explorer:
         """`count` openings for each prompt; none where the matrix admits no recipe's layout."""
         return [self._drawn(self.ranked(prompt)[: self.config.top], prompt, count, seed) for prompt in prompts]
 
-    def opening(self, line: str) -> list[int]:
-        """The tokens after '<program>', to the end of the layout line."""
-        return [self.tokenizer.layout, *self.tokenizer.encode(f"{line}\n")]
-
     def ranked(self, prompt: Prompt) -> list[tuple[str, float]]:
         """Every admitted line with its log-probability after the matrix, the most probable first."""
         lines = sorted(self.admitted(prompt))
@@ -116,12 +113,14 @@ class Explorer:
         weights = (1 - self.config.even) * sharp / sharp.sum() + self.config.even / len(best)
         rng = np.random.default_rng([seed, zlib.crc32(" ".join(pair_of(prompt)).encode())])
         order = rng.permutation(len(best))  # neighbours in a fixed order would never be drawn together
-        return [self.opening(best[order[at]][0]) for at in spread_draws(weights[order], count, rng)]
+        return [
+            list(layout_tokens(best[order[at]][0], self.tokenizer)) for at in spread_draws(weights[order], count, rng)
+        ]
 
     @torch.inference_mode()
     def _scores(self, prompt: Prompt, lines: Sequence[str]) -> list[float]:
         device = next(self.policy.parameters()).device
-        ids = [[self.tokenizer.program, *self.opening(line)] for line in lines]
+        ids = [[self.tokenizer.program, *layout_tokens(line, self.tokenizer)] for line in lines]
         was_training = self.policy.training
         self.policy.eval()
         try:
