@@ -20,6 +20,7 @@ from rl_tiny import everything, fitted, judge, prompts, pure, table
 from sparserl.cli import main
 from sparserl.errors import SparseRLError, StoreError
 from sparserl.policy.checkpoint import load_policy, read_config
+from sparserl.policy.sample import Sample
 from sparserl.recipes import space
 from sparserl.records import Problem, Verdict
 from sparserl.store import read_json, read_jsonl
@@ -114,6 +115,27 @@ def test_a_run_goes_on_for_more_rounds_and_with_more_matrices(
     assert curve(out)[:4] == curve(whole) and len(curve(out)) == 5
     stored = read_json(out / "config.json")
     assert (stored["rounds"], stored["curriculum"]["strewn"]) == (5, 1)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_a_run_goes_on_without_a_matrix_whose_winner_it_has(
+    whole: Path, weights: Path, referee: Referee, tmp_path: Path, exact: bool
+) -> None:
+    config, out, all_of_it = everything("ppo"), tmp_path / "fewer", table(referee)
+    shutil.copytree(whole, out)
+    if not exact:
+        (out / RESUME).unlink()
+    gone = min(case for case, _ in Elites.load(out / ELITES).pairs)
+
+    def look(prompt: Prompt) -> Sample:
+        assert prompt.case != gone, "nobody has read this matrix"
+        return all_of_it.look(prompt)
+
+    fewer = replace(all_of_it, prompts=[each for each in all_of_it.prompts if each.case != gone], look=look)
+    assert 0 < len(fewer.prompts) < len(all_of_it.prompts)
+    assert train(replace(config, rounds=5), Places(out, weights, resume=True), fewer, Crew()).step == 5
+    left = Elites.load(out / ELITES)
+    assert gone not in {each.prompt.case for each in [*left.cells.values(), *left.pairs.values()]} and left.pairs
 
 
 def test_a_round_has_every_part_and_every_rollout_is_stored(whole: Path, weights: Path) -> None:

@@ -15,7 +15,7 @@ Not covered: layout lines that no recipe has (the policy may write them; an open
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -250,6 +250,12 @@ class Elites:
         kinds = [self.cells[cell] for cell in sorted(self.cells)]
         found = [_by_lead(each, -(-count // 2), rng) for each in (kinds, [self.pairs[p] for p in sorted(self.pairs)])]
         return [elite for both in zip_longest(*found) for elite in both if elite is not None][:count]
+
+    def forget_all_but(self, prompts: Iterable[Prompt]) -> None:
+        """A run that goes on may have other matrices: of one that it no longer has there is nothing to read."""
+        there = {pair_of(prompt) for prompt in prompts}
+        self.cells = {cell: each for cell, each in self.cells.items() if pair_of(each.prompt) in there}
+        self.pairs = {pair: each for pair, each in self.pairs.items() if pair in there}
 
     def save(self, path: Path) -> None:
         cells = {cell: _to_record(elite) for cell, elite in sorted(self.cells.items())}

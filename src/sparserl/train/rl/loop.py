@@ -192,7 +192,9 @@ class Run:
 
     def _take_up(self, number: int, results: Sequence[Mapping[str, Any]]) -> None:
         self.crew.gather([0])  # the others read what the first one wrote
-        self.number, self.played = number, Played(Elites.load(self.places.out / ELITES), Results.from_record(results))
+        elites = Elites.load(self.places.out / ELITES)
+        elites.forget_all_but(self.curriculum.prompts)
+        self.number, self.played = number, Played(elites, Results.from_record(results))
 
     def drop_unsaved(self) -> None:
         """Forget what is on disk of rounds that are still to be played: a run that died had begun them."""
