@@ -10,8 +10,8 @@
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # STAGE         rl      80 rounds of 64 matrices and 32 programs: 163 840 judged rollouts. Twice as many matrices as a
 #                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn.
-#                       The run in results/rl/run had no --large-drawn and --strewn matrices in its first 59 rounds,
-#                       and no --admit-steps in its first 69
+#                       The run that the shipped nano comes from had 79 rounds, no --large-drawn and --strewn matrices
+#                       in the first 59 of them, 150 large drawn ones in the next ten, and --admit-steps in the last ten
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
 #               beyond  new programs against the best recipes: on these 200 and, within 16 samples, on the unseen ones
@@ -64,7 +64,9 @@ climb() {
     "${sparserl[@]}" train climb --like "$out/rl" --out "$out/climb" --count "$count" --device "$device" \
         --budget "$budget" "${matrices[@]}"
 }
-beyond() {
+beyond() {  # against the recipes that the climbs began with: they were fitted to these very matrices
+    mkdir -p "$out/beyond"
+    [[ ! -f $out/climb/recipes.jsonl || -f $out/beyond/recipes.jsonl ]] || cp "$out/climb/recipes.jsonl" "$out/beyond/"
     "${sparserl[@]}" train beyond --rollouts "$out/rl" --climb "$out/climb" --count "$count" --out "$out/beyond" \
         --device "$device" --budget "$budget" "${matrices[@]}"
     "${sparserl[@]}" train beyond --evaluation "$out/eval-unseen" --writer rl --out "$out/beyond-unseen" \
