@@ -44,7 +44,7 @@ rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
         --group "$group" --imitate-steps 64 --admit-steps 32 --learning-rate 4e-5 --frozen \
-        --cases 1400 --large 250 --drawn 600 --large-drawn 400 --strewn 300 "${twisted[@]}" \
+        --cases 1400 --large 250 --drawn 600 --large-drawn 400 --strewn 300 --far 800 "${twisted[@]}" \
         "${matrices[@]}" "${collection[@]}" \
         --samples "$out/samples.npz" --device "$device" --budget "$budget" --save-every 90 --resume
 }

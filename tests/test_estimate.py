@@ -25,9 +25,11 @@ from sparserl.train.cases import (
     TrainingCase,
     cut_cases,
     drawn_cases,
+    far_cases,
     from_source,
     large_drawn_cases,
     strewn_cases,
+    training_cases,
     twisted_cases,
 )
 from sparserl.train.chosen import ChoiceRules, choose, is_dev
@@ -262,3 +264,20 @@ def test_a_few_entries_anywhere_forbid_what_all_others_allow() -> None:
             forbidden += admits(found, line) is not None
     assert forbidden >= 5
     assert strewn_cases(PROBLEM, 3)[0].source["seed"] != listed[0].source["seed"]
+
+
+def test_far_matrices_have_every_size_and_row_length_alike() -> None:
+    listed = far_cases(PROBLEM, 300)
+    assert listed[:20] == far_cases(PROBLEM, 20) and len({case.name for case in listed}) == 300
+    usual = {case.spec.seed for case in training_cases(PROBLEM, 1000) if case.spec}
+    assert not usual & {case.spec.seed for case in listed if case.spec}
+    solid = [
+        case.spec.params for case in listed if case.spec and case.spec.family == "fem" and "nz" in case.spec.params
+    ]
+    large = [each for each in solid if each["nx"] * each["ny"] * each["nz"] * each["b"] ** 2 * 20 > 2e7]
+    assert len(large) > 9 and {each["b"] for each in large} >= {3, 6}
+    for case in far_cases(PROBLEM, 10, 2e4):
+        pattern = case.load()
+        assert 500 < pattern.nonzeros < 8e4
+        assert from_source(case.name, case.source).load().fingerprint() == pattern.fingerprint()
+    assert far_cases(Problem(op="spmm", columns=32), 1)[0].source != listed[0].source

@@ -8,7 +8,8 @@ of them between 1e4 and 2e6. Problems of one operation share their matrices, so 
 another type or number of columns. For estimates there are also matrices like those that the encoder learns from
 (`drawn_cases`), some of them with parts cut out (`cut_cases`), what real ones are made into (`twisted_cases`), and
 generated ones with a few entries anywhere (`strewn_cases`): one far entry in a group of rows forbids what all others
-allow. Not covered: matrices of withheld families (`splits`), which are never drawn here.
+allow. `far_cases` has sizes and row lengths that the others seldom have, or never. Not covered: matrices of withheld
+families (`splits`), which are never drawn here.
 """
 
 from __future__ import annotations
@@ -54,6 +55,10 @@ LARGE_SIZES = ((0.3, 2e6, 8e6), (0.7, 8e6, 3e7))
 """of those that are asked for as large: the others have few of them, because they are slow to judge"""
 STREWN_SIZES = ((0.15, 1e4, 1e5), (0.5, 1e5, 2e6), (0.35, 2e6, 2e7))
 """of those that entries are strewn over, for SpMV: short indices come to their end at 65 thousand columns"""
+FAR_SIZES = {"spmv": ((0.3, 1e5, 2e6), (0.7, 2e6, 1e8)), "spmm": ((1.0, 1e5, 1e7),)}
+"""of `far_cases`"""
+FAR_PER_ROW = (3.0, 300.0)
+"""their mean row lengths, even on a logarithmic scale"""
 DRAWN_MOST = {"spmv": 3e6, "spmm": 1.5e6}
 """nonzeros of `drawn_cases`"""
 LARGE_DRAWN = (2.5e6, 2e7)
@@ -160,6 +165,8 @@ class Range:
     sizes: tuple[tuple[float, float, float], ...] = SIZES
     most_rows: int = MOST_ROWS["spmv"]
     first_seed: int = SPMV_SEED
+    per_row: tuple[float, float] | None = None
+    """mean row lengths from … to, even on a logarithmic scale; None: spread as in the collection"""
     tries: int = field(default=64, repr=False)
     """draws of one case before it is given up"""
 
@@ -244,6 +251,15 @@ def strewn_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> li
     return [replace(case, name=f"strewn-{case.name}", strewn=True) for case in cases]
 
 
+def far_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[TrainingCase]:
+    """`count` generated ones whose sizes and row lengths are spread evenly: other cases have few large ones with long
+    rows, and none of more than 30 million nonzeros."""
+    usual = range_for(problem)
+    within = range_up_to(problem, most_nonzeros) if most_nonzeros else replace(usual, sizes=FAR_SIZES[problem.op])
+    chosen = replace(within, per_row=FAR_PER_ROW, first_seed=usual.first_seed + (495_000 if most_nonzeros else 490_000))
+    return [replace(case, name=f"far-{case.name}") for case in (_drawn(index, chosen) for index in range(count))]
+
+
 def dev_cases(*, real: bool = False) -> list[TrainingCase]:
     """The matrices of the dev split, on which choices are made."""
     return [TrainingCase(case.name, split="dev") for case in splits.cases("dev") if real or case.kind == "generated"]
@@ -255,7 +271,7 @@ def _drawn(index: int, within: Range, by_class: tuple[Mapping[str, float], ...] 
     rng = generator(seed, PURPOSE)
     for _ in range(within.tries):
         nonzeros = _size(rng, within)
-        per_row = _per_row(rng, nonzeros)
+        per_row = _per_row(rng, nonzeros, within)
         family, params = _planned(rng, by_class[index % len(by_class)], nonzeros, per_row)
         spec = Spec(family, seed, params)
         if splits.may_train(spec) and _dimension(params) <= within.most_rows:
@@ -269,10 +285,14 @@ def _size(rng: np.random.Generator, within: Range) -> float:
     return float(low * (high / low) ** rng.random())
 
 
-def _per_row(rng: np.random.Generator, nonzeros: float) -> float:
+def _per_row(rng: np.random.Generator, nonzeros: float, within: Range) -> float:
     """The mean row length, spread as in the collection, wider at the long end; never longer than the matrix is high."""
-    normal = float(rng.random(12).sum()) - 6.0
-    length = 10.0 ** (FITTED.log_per_row + FITTED.log_per_row_deviation * normal)
+    if within.per_row is None:
+        normal = float(rng.random(12).sum()) - 6.0
+        length = 10.0 ** (FITTED.log_per_row + FITTED.log_per_row_deviation * normal)
+    else:
+        low, high = within.per_row
+        length = low * (high / low) ** float(rng.random())
     return float(np.clip(length, 1.5, max(2.0, nonzeros**0.5)))
 
 

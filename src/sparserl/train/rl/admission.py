@@ -38,7 +38,7 @@ TOGETHER = 256
 
 
 class Admission:
-    """The prompts of a run, and which layout lines each of them admits."""
+    """The prompts of a run, played or not, and which layout lines each of them admits."""
 
     def __init__(
         self,
@@ -46,8 +46,10 @@ class Admission:
         tokenizer: Tokenizer,
         prompts: Sequence[Prompt],
         admitted: Callable[[Prompt], Sequence[str]],
+        unplayed: Sequence[Prompt] = (),
     ) -> None:
-        self.sampler, self.tokenizer, self.prompts, self.admitted = sampler, tokenizer, prompts, admitted
+        self.sampler, self.tokenizer, self.admitted = sampler, tokenizer, admitted
+        self.prompts, self._played = [*prompts, *unplayed], len(prompts)
 
     def teach(self, learner: Learner, number: int) -> dict[str, float]:
         """The steps of round `number`; returns figures for the curves."""
@@ -72,11 +74,11 @@ class Admission:
 
     @cached_property
     def _kinds(self) -> list[list[int]]:
-        """The places of the prompts that admit something, by kind."""
-        kinds: dict[str, list[int]] = {}
+        """The places of the prompts that admit something, by kind; what is not played is of other kinds."""
+        kinds: dict[tuple[bool, str], list[int]] = {}
         for place, prompt in enumerate(self.prompts):
             if self.admitted(prompt):
-                kinds.setdefault(kind_of(prompt), []).append(place)
+                kinds.setdefault((place < self._played, kind_of(prompt)), []).append(place)
         return [kinds[kind] for kind in sorted(kinds)]
 
     def _chosen(self, count: int, rng: np.random.Generator) -> list[Prompt]:

@@ -27,6 +27,7 @@ from sparserl.records import Problem
 from sparserl.train.cases import (
     TrainingCase,
     drawn_cases,
+    far_cases,
     from_source,
     large_drawn_cases,
     large_range,
@@ -68,6 +69,9 @@ class CurriculumConfig:
     """also so many that real ones are made into; half as many for SpMM"""
     strewn: int = 0
     """also so many generated ones with a few entries anywhere; half as many for SpMM"""
+    far: int = 0
+    """also so many generated ones of farther sizes and row lengths, half as many for SpMM. They are not played (most
+    are slow to judge): what they admit is learnt alone"""
     most_nonzeros: float = 0.0
     """above 0: only small matrices, for a slow machine"""
     even: float = 0.25
@@ -84,7 +88,7 @@ class CurriculumConfig:
                 "CurriculumConfig needs 'prompts' of at least 1 and as many 'shares' as 'problems'. "
                 f"Got {self.prompts}, {len(self.shares)} and {len(self.problems)}."
             )
-        counts = {name: getattr(self, name) for name in ("large", "drawn", "large_drawn", "twisted", "strewn")}
+        counts = {name: getattr(self, name) for name in ("large", "drawn", "large_drawn", "twisted", "strewn", "far")}
         if min(counts.values()) < 0 or (self.twisted and not self.real):
             raise SparseRLError(
                 "The numbers of matrices of CurriculumConfig must not be negative, and 'twisted' ones are made of real "
@@ -170,7 +174,23 @@ def training_matrices(config: CurriculumConfig) -> dict[str, list[TrainingCase]]
 
 def every_prompt(config: CurriculumConfig, structures: Mapping[str, str] | None = None) -> list[Prompt]:
     """All pairs of matrix and problem. structures: class by case name, where they are known."""
-    matrices = training_matrices(config)
+    return _prompts(training_matrices(config), config, structures)
+
+
+def unplayed_matrices(config: CurriculumConfig) -> dict[str, list[TrainingCase]]:
+    """By operation: those that only show what they admit."""
+    counts = {problem: config.far if problem.op == "spmv" else (config.far + 1) // 2 for problem in config.problems}
+    return {problem.op: far_cases(problem, count, config.most_nonzeros) for problem, count in counts.items()}
+
+
+def unplayed_prompts(config: CurriculumConfig, structures: Mapping[str, str] | None = None) -> list[Prompt]:
+    """All pairs of such a matrix and a problem."""
+    return _prompts(unplayed_matrices(config), config, structures)
+
+
+def _prompts(
+    matrices: Mapping[str, Sequence[TrainingCase]], config: CurriculumConfig, structures: Mapping[str, str] | None
+) -> list[Prompt]:
     classes = structures or {}
     return [
         Prompt(case.name, case.source, problem, classes.get(case.name, ""))

@@ -20,7 +20,7 @@ from sparserl.train.collected import CollectedCase, load
 from sparserl.train.rl.admitted import admitted_of
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew, own_gpu
-from sparserl.train.rl.curriculum import every_prompt, training_matrices
+from sparserl.train.rl.curriculum import every_prompt, training_matrices, unplayed_matrices, unplayed_prompts
 from sparserl.train.rl.episodes import Look
 from sparserl.train.rl.explore import Pair, pair_of
 from sparserl.train.rl.nouns import Prompt
@@ -43,17 +43,22 @@ class Table:
     referee: Referee
     known: Mapping[Pair, float] = field(default_factory=dict)
     """the best reward known by case and problem, before the first round"""
+    unplayed: Sequence[Prompt] = ()
+    """that nothing is judged on: what they admit is learnt"""
 
 
 @contextmanager
 def open_table(config: RLConfig, places: Places, crew: Crew, judge: Referee | None = None) -> Iterator[Table]:
     """Make what is missing of it; the referee is closed in the end, but for one that was given (`judge`)."""
-    cases = list({case.name: case for each in training_matrices(config.curriculum).values() for case in each}.values())
+    kinds = [*training_matrices(config.curriculum).values(), *unplayed_matrices(config.curriculum).values()]
+    cases = list({case.name: case for each in kinds for case in each}.values())
     sampled = _first_alone(crew, lambda: _samples(cases, places))
-    prompts = every_prompt(config.curriculum, {name: each.structure for name, each in sampled.items()})
+    structures = {name: each.structure for name, each in sampled.items()}
+    prompts = every_prompt(config.curriculum, structures)
+    unplayed = unplayed_prompts(config.curriculum, structures)
     lines: dict[Pair, tuple[str, ...]] = {}
     if config.play.explored or config.admit_steps:
-        lines = _first_alone(crew, lambda: admitted_of(prompts, places.admitted_file, places.matrices))
+        lines = _first_alone(crew, lambda: admitted_of([*prompts, *unplayed], places.admitted_file, places.matrices))
 
     same = sampled[cases[0].name].sample if config.blind else None
 
@@ -64,7 +69,8 @@ def open_table(config: RLConfig, places: Places, crew: Crew, judge: Referee | No
     collection = () if places.collection is None else load(places.collection).cases
     referee = judge or open_judge(config, places, crew)
     try:
-        yield Table(prompts, look, lambda prompt: lines[pair_of(prompt)], referee, best_known(collection, config))
+        known = best_known(collection, config)
+        yield Table(prompts, look, lambda prompt: lines[pair_of(prompt)], referee, known, unplayed)
     finally:
         if judge is None:
             referee.close()
