@@ -253,7 +253,7 @@ def strewn_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> li
 
 def far_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[TrainingCase]:
     """`count` generated ones whose sizes and row lengths are spread evenly: other cases have few large ones with long
-    rows, and none of more than 30 million nonzeros."""
+    rows, and hardly any of more than 30 million nonzeros."""
     usual = range_for(problem)
     within = range_up_to(problem, most_nonzeros) if most_nonzeros else replace(usual, sizes=FAR_SIZES[problem.op])
     chosen = replace(within, per_row=FAR_PER_ROW, first_seed=usual.first_seed + (495_000 if most_nonzeros else 490_000))
