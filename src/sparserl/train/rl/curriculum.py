@@ -174,23 +174,20 @@ def training_matrices(config: CurriculumConfig) -> dict[str, list[TrainingCase]]
 
 def every_prompt(config: CurriculumConfig, structures: Mapping[str, str] | None = None) -> list[Prompt]:
     """All pairs of matrix and problem. structures: class by case name, where they are known."""
-    return _prompts(training_matrices(config), config, structures)
+    return prompts_of(training_matrices(config), config, structures)
 
 
 def unplayed_matrices(config: CurriculumConfig) -> dict[str, list[TrainingCase]]:
     """By operation: those that only show what they admit."""
-    counts = {problem: config.far if problem.op == "spmv" else (config.far + 1) // 2 for problem in config.problems}
-    return {problem.op: far_cases(problem, count, config.most_nonzeros) for problem, count in counts.items()}
+    problems = {problem.op: problem for problem in config.problems}
+    counts = {op: config.far if op == "spmv" else (config.far + 1) // 2 for op in problems}
+    return {op: far_cases(problems[op], count, config.most_nonzeros) for op, count in counts.items()}
 
 
-def unplayed_prompts(config: CurriculumConfig, structures: Mapping[str, str] | None = None) -> list[Prompt]:
-    """All pairs of such a matrix and a problem."""
-    return _prompts(unplayed_matrices(config), config, structures)
-
-
-def _prompts(
+def prompts_of(
     matrices: Mapping[str, Sequence[TrainingCase]], config: CurriculumConfig, structures: Mapping[str, str] | None
 ) -> list[Prompt]:
+    """All pairs of one of these matrices, which are by operation, and a problem of it."""
     classes = structures or {}
     return [
         Prompt(case.name, case.source, problem, classes.get(case.name, ""))

@@ -20,7 +20,7 @@ from sparserl.train.collected import CollectedCase, load
 from sparserl.train.rl.admitted import admitted_of
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew, own_gpu
-from sparserl.train.rl.curriculum import every_prompt, training_matrices, unplayed_matrices, unplayed_prompts
+from sparserl.train.rl.curriculum import prompts_of, training_matrices, unplayed_matrices
 from sparserl.train.rl.episodes import Look
 from sparserl.train.rl.explore import Pair, pair_of
 from sparserl.train.rl.nouns import Prompt
@@ -50,12 +50,11 @@ class Table:
 @contextmanager
 def open_table(config: RLConfig, places: Places, crew: Crew, judge: Referee | None = None) -> Iterator[Table]:
     """Make what is missing of it; the referee is closed in the end, but for one that was given (`judge`)."""
-    kinds = [*training_matrices(config.curriculum).values(), *unplayed_matrices(config.curriculum).values()]
-    cases = list({case.name: case for each in kinds for case in each}.values())
+    played, others = training_matrices(config.curriculum), unplayed_matrices(config.curriculum)
+    cases = list({case.name: case for each in (*played.values(), *others.values()) for case in each}.values())
     sampled = _first_alone(crew, lambda: _samples(cases, places))
     structures = {name: each.structure for name, each in sampled.items()}
-    prompts = every_prompt(config.curriculum, structures)
-    unplayed = unplayed_prompts(config.curriculum, structures)
+    prompts, unplayed = (prompts_of(each, config.curriculum, structures) for each in (played, others))
     lines: dict[Pair, tuple[str, ...]] = {}
     if config.play.explored or config.admit_steps:
         lines = _first_alone(crew, lambda: admitted_of([*prompts, *unplayed], places.admitted_file, places.matrices))
