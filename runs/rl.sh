@@ -8,10 +8,11 @@
 # --collection  what `sparserl train collect` wrote: the best known of each of its matrices; for the controls of eval
 # --reference   the reference search to be held against, such as results/reference
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
-# STAGE         rl      80 rounds of 64 matrices and 32 programs: 163 840 judged rollouts. Twice as many matrices as a
+# STAGE         rl      100 rounds of 64 matrices and 32 programs: 204 800 judged rollouts. Twice as many matrices as a
 #                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn.
-#                       The run in results/rl/run has 79 rounds so far: no --large-drawn and --strewn matrices in the
-#                       first 59 of them, 150 large drawn ones in the next ten, --admit-steps in the last ten, no --far
+#                       The run in results/rl/run has 88 rounds so far: no --large-drawn and --strewn matrices in the
+#                       first 59 of them, 150 large drawn ones in the next ten, --admit-steps from the 70th on, --far
+#                       from the 80th on, of which nothing was played yet
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
 #               beyond  new programs against the best recipes: on these 200 and, within 16 samples, on the unseen ones
@@ -35,7 +36,7 @@ done
 ((${#stages[@]})) || stages=(rl eval climb beyond ship)
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
-rounds=${ROUNDS:-80} prompts=${PROMPTS:-64} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
+rounds=${ROUNDS:-100} prompts=${PROMPTS:-64} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
 mkdir -p "$out"
 start=$weights
 [[ ! -d $weights/policy ]] || start=$weights/policy
@@ -73,7 +74,7 @@ beyond() {  # against the recipes that the climbs began with: they were fitted t
         --device "$device" --budget "$budget" "${matrices[@]}"
 }
 ship() {
-    "${sparserl[@]}" train ship --policy "$out/rl/policy" --out "$out/nano" --temperature "${TEMPERATURE:-0.6}" \
+    "${sparserl[@]}" train ship --policy "$out/rl/policy" --out "$out/nano" --temperature "${TEMPERATURE:-0.6}" --top-p "${TOP_P:-1}" \
         --problem "spmv f32" --problem "spmv f64" --problem "spmm f32 64"
 }
 

@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return where
 
 
-def write(folder: Path, **drawing: bool | int) -> list[list[Sample]]:
+def write(folder: Path, **drawing: bool | float) -> list[list[Sample]]:
     writer = PolicyWriter(folder, PROBLEM, Drawing(samples=4, **drawing), "tiny")  # type: ignore[arg-type]
     return writer.write([Loaded(case, None) for case in CASES])
 
@@ -56,6 +56,14 @@ def test_a_policy_is_sampled_as_it_was_stored(folder: Path) -> None:
     assert all(sum(part.tokens for part in s.parts.values()) <= 48 for samples in found for s in samples)
     assert found == write(folder)
     assert found != write(folder, seed=1)
+
+
+def test_temperature_and_top_p_stand_in_for_the_stored_ones(folder: Path) -> None:
+    """Of the most probable token alone, or nearly so, all samples are one."""
+    for nearly_greedy in ({"temperature": 1e-4}, {"top_p": 1e-6}):
+        for samples in write(folder, **nearly_greedy):
+            assert len({sample.text for sample in samples}) == 1
+    assert any(len({sample.text for sample in samples}) > 1 for samples in write(folder))
 
 
 def test_a_policy_may_be_told_that_chains_are_timed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +140,13 @@ def test_several_processes_measure_what_one_has_written(tmp_path: Path, monkeypa
         commands_eval.evaluate(**given, share="0/2", choose_only=True)
 
 
-def test_a_test_split_takes_no_temperature(tmp_path: Path) -> None:
-    with pytest.raises(SparseRLError, match="dev split"):
-        commands_eval.evaluate(policy=["random"], split="real", out=tmp_path, temperature=0.5)
+def test_a_test_split_takes_no_sampling(tmp_path: Path) -> None:
+    for given in ({"temperature": 0.5}, {"top_p": 0.9}):
+        with pytest.raises(SparseRLError, match="dev split"):
+            commands_eval.evaluate(policy=["random"], split="real", out=tmp_path, **given)
+    for given in ({"temperature": 0.0}, {"top_p": 0.0}, {"top_p": 1.5}):
+        with pytest.raises(SparseRLError, match="must be above 0"):
+            commands_eval.evaluate(policy=["random"], split="dev", out=tmp_path, **given)
 
 
 def test_an_unknown_split_is_named(tmp_path: Path) -> None:

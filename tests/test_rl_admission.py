@@ -18,10 +18,11 @@ from sparserl.policy.encoder import collate
 from sparserl.policy.sampler import Sampler, SampleSettings
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Problem
+from sparserl.train.cases import FAR_PLAYED
 from sparserl.train.rl.admission import Admission
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew
-from sparserl.train.rl.curriculum import Curriculum, CurriculumConfig, Results
+from sparserl.train.rl.curriculum import Curriculum, CurriculumConfig, Results, kind_of
 from sparserl.train.rl.learner import Learner
 from sparserl.train.rl.nouns import Prompt
 from sparserl.train.rl.objective import admission
@@ -121,30 +122,37 @@ def test_a_matrix_that_refuses_a_layout_gets_it_no_more_and_the_others_keep_it(w
     assert again["admit/lacks"] < figures["admit/lacks"] / 10
 
 
-def test_what_is_not_played_on_is_learnt_from_as_a_kind_of_its_own(weights: Path) -> None:
+def test_far_matrices_are_learnt_from_as_kinds_of_their_own(weights: Path) -> None:
     config = replace(pure("grpo", 1), admit_steps=60, admit_batch=4)
     config = replace(config, loop=replace(config.loop, learning_rate=1e-3))
     learner, taught, tokenizer = opened(weights, config)
-    many = [GRID] * 20
-    rare = Admission(taught.sampler, tokenizer, many, lines, [LONG])
+    many, far = [GRID] * 20, replace(LONG, source={**GRID.source, "far": True})
+    assert (kind_of(GRID), kind_of(far)) == ("stencil2d", "far stencil2d")
+    rare = Admission(taught.sampler, tokenizer, [*many, far], lines)
     assert [prompt.case for prompt in rare._chosen(8, np.random.default_rng(0))].count("long") == 1
-    both = Admission(taught.sampler, tokenizer, many, lines, [LONG] * 20)
+    both = Admission(taught.sampler, tokenizer, [*many, *[far] * 20], lines)
     assert [prompt.case for prompt in both._chosen(8, np.random.default_rng(0))].count("long") == 4
     assert sliced(learner, tokenizer, LONG) > 0.08
     both.teach(learner, 0)
     assert sliced(learner, tokenizer, LONG) == 0.0 and sliced(learner, tokenizer, GRID) > 0.04
 
 
-def test_a_table_has_matrices_that_are_not_played_on_and_knows_what_they_admit(tmp_path: Path) -> None:
+def test_the_largest_far_matrices_are_not_played_but_it_is_known_what_they_admit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FAR_PLAYED, "spmv", 1.2e3)
+    monkeypatch.setitem(FAR_PLAYED, "spmm", 0)
     problems = (Problem(), Problem(op="spmm", columns=32))
     few = CurriculumConfig(
         prompts=4, spmv_cases=5, spmm_cases=5, far=5, most_nonzeros=3e3, problems=problems, shares=(0.5, 0.5)
     )
     config = RLConfig(judged_on="sim", curriculum=few, admit_steps=1)
     with open_table(config, Places(tmp_path, tmp_path, workers=1), Crew()) as table:
-        far = [(prompt.case, prompt.problem.op) for prompt in table.unplayed]
-        assert len(far) == 5 + 3 and all(case.startswith("far-") for case, _ in far)
-        assert not {case for case, _ in far} & {prompt.case for prompt in table.prompts}
+        far = [prompt for prompt in table.prompts if "far" in prompt.source]
+        assert 0 < len(far) < 5 and len(far) + len(table.unplayed) == 5 + 3
+        assert all(prompt.problem.op == "spmv" and table.look(prompt).nonzeros <= 1.2e3 for prompt in far)
+        assert all(prompt.problem.op == "spmm" or table.look(prompt).nonzeros > 1.2e3 for prompt in table.unplayed)
+        assert all(prompt.case.startswith("far-") for prompt in (*far, *table.unplayed))
         assert all(prompt.structure and table.look(prompt).nonzeros for prompt in table.unplayed)
         assert any(table.admitted(prompt) for prompt in table.unplayed)
         played = Curriculum(table.prompts, few)

@@ -49,7 +49,8 @@ class Drawing:
     mode: Mode = "solver"
     """what the policy is told that is timed"""
     temperature: float | None = None
-    """in place of the stored one; for choosing on the dev split"""
+    """in place of the stored one, as is top_p; for choosing on the dev split"""
+    top_p: float | None = None
 
 
 class PolicyWriter:
@@ -64,6 +65,8 @@ class PolicyWriter:
         self.settings, self.tokenizer = self.writer.settings, self.writer.tokenizer
         if drawing.temperature is not None:
             self.settings = replace(self.settings, temperature=drawing.temperature)
+        if drawing.top_p is not None:
+            self.settings = replace(self.settings, top_p=drawing.top_p)
 
     def write(self, matrices: Sequence[Loaded]) -> list[list[Sample]]:
         """The samples of each matrix. What is drawn depends on the seed and on the names in the batch."""

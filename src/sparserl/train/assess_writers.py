@@ -40,6 +40,7 @@ class Sources:
     chained: bool = False
     """also sample policies that are told that products stand behind one another"""
     temperature: float | None = None
+    top_p: float | None = None
 
 
 class ChoiceWriter:
@@ -157,6 +158,7 @@ def _policy_writers(run: Run, folder: Path, name: str, sources: Sources) -> list
             masked=masked,
             mode=mode,
             temperature=sources.temperature,
+            top_p=sources.top_p,
         )
         made.append(PolicyWriter(folder, run.config.problem, drawing, name))
     return made

@@ -57,6 +57,8 @@ STREWN_SIZES = ((0.15, 1e4, 1e5), (0.5, 1e5, 2e6), (0.35, 2e6, 2e7))
 """of those that entries are strewn over, for SpMV: short indices come to their end at 65 thousand columns"""
 FAR_SIZES = {"spmv": ((0.3, 1e5, 2e6), (0.7, 2e6, 1e8)), "spmm": ((1.0, 1e5, 1e7),)}
 """of `far_cases`"""
+FAR_PLAYED = {"spmv": 2e7, "spmm": 1.5e6}
+"""nonzeros of those that are not too slow to judge"""
 FAR_PER_ROW = (3.0, 300.0)
 """their mean row lengths, even on a logarithmic scale"""
 DRAWN_MOST = {"spmv": 3e6, "spmm": 1.5e6}
@@ -87,6 +89,8 @@ class TrainingCase:
     """number and largest size of a matrix that a real one was made into"""
     strewn: bool = False
     """the matrix of the spec, and a few entries anywhere"""
+    far: bool = False
+    """the matrix of the spec; its size and row length are of `far_cases`"""
     split: Literal["train", "dev"] = "train"
 
     @property
@@ -103,7 +107,7 @@ class TrainingCase:
         if self.spec is None:
             return {"real": self.real}
         made = {"family": self.spec.family, "seed": self.spec.seed, "params": dict(self.spec.params)}
-        return {**made, "strewn": True} if self.strewn else made
+        return made | ({"strewn": True} if self.strewn else {}) | ({"far": True} if self.far else {})
 
     def load(self, folder: Path | None = None) -> Pattern:
         """Make or read it. Raises MatrixError where the pattern is one that may not train."""
@@ -155,7 +159,7 @@ def from_source(name: str, source: Mapping[str, Any]) -> TrainingCase:
         drawn = (int(source["drawn"]), float(source["most"]))
         return TrainingCase(name, drawn=drawn, least=float(source.get("least", 0.0)))
     spec = Spec(source["family"], int(source["seed"]), dict(source["params"]))
-    return TrainingCase(name, spec, strewn=bool(source.get("strewn")))
+    return TrainingCase(name, spec, strewn=bool(source.get("strewn")), far=bool(source.get("far")))
 
 
 @dataclass(frozen=True)
@@ -257,7 +261,8 @@ def far_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[
     usual = range_for(problem)
     within = range_up_to(problem, most_nonzeros) if most_nonzeros else replace(usual, sizes=FAR_SIZES[problem.op])
     chosen = replace(within, per_row=FAR_PER_ROW, first_seed=usual.first_seed + (495_000 if most_nonzeros else 490_000))
-    return [replace(case, name=f"far-{case.name}") for case in (_drawn(index, chosen) for index in range(count))]
+    cases = (_drawn(index, chosen) for index in range(count))
+    return [replace(case, name=f"far-{case.name}", far=True) for case in cases]
 
 
 def dev_cases(*, real: bool = False) -> list[TrainingCase]:

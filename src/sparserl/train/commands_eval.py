@@ -46,6 +46,7 @@ def evaluate(
     temperature: Annotated[
         float | None, typer.Option(help="in place of the one stored with the policy; on the dev split only")
     ] = None,
+    top_p: Annotated[float | None, typer.Option(help="the same for the least probability drawn from")] = None,
     samples: Annotated[int, typer.Option(help="programs a matrix")] = 16,
     seed: Annotated[int, typer.Option(help="of sampling and of random choices")] = 0,
     most_nonzeros: Annotated[int, typer.Option(help="leave larger matrices out; 0: none")] = 0,
@@ -68,14 +69,16 @@ def evaluate(
         raise SparseRLError(f"The --split must be one of {', '.join(TESTED)}. Got {split!r}.")
     if device not in ("cuda", "sim"):
         raise SparseRLError(f"The --device must be cuda or sim. Got {device!r}.")
-    if temperature is not None and split != "dev":
-        raise SparseRLError("--temperature is for the dev split: on a test split the policy's own counts.")
+    if split != "dev" and not (temperature is top_p is None):
+        raise SparseRLError("--temperature and --top-p are for the dev split: on a test split the policy's own count.")
     if temperature is not None and temperature <= 0:
         raise SparseRLError(f"The --temperature must be above 0. Got {temperature}.")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise SparseRLError(f"The --top-p must be above 0 and at most 1. Got {top_p}.")
     problem: Problem = make_problem(op, dtype, columns)
     config = AssessConfig(split, problem, samples=samples, seed=seed, most_nonzeros=most_nonzeros)
     run = Run(out, config, matrices)
-    sources = Sources(collection, reference, device, withheld, mask, chain, temperature)
+    sources = Sources(collection, reference, device, withheld, mask, chain, temperature, top_p)
     cases = run.kept(splits.cases(split))  # type: ignore[arg-type]  # checked above
     which, shares = share_of(share)
     if shares > 1 and (choose_only or report_only):

@@ -70,7 +70,7 @@ def rl(
         int, typer.Option(help="also so many generated ones with a few entries anywhere; half as many for SpMM")
     ] = 0,
     far: Annotated[
-        int, typer.Option(help="so many of farther sizes that nobody plays on, for --admit-steps; half for SpMM")
+        int, typer.Option(help="also so many of farther sizes, the largest for --admit-steps alone; half for SpMM")
     ] = 0,
     most_nonzeros: Annotated[float, typer.Option(help="Smaller matrices only, such as 5e3 for the simulator.")] = 0.0,
     problem: Annotated[list[str] | None, typer.Option(help="'spmv f32', 'spmm f32 64' … [all the tested ones]")] = None,

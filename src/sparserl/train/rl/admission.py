@@ -46,10 +46,8 @@ class Admission:
         tokenizer: Tokenizer,
         prompts: Sequence[Prompt],
         admitted: Callable[[Prompt], Sequence[str]],
-        unplayed: Sequence[Prompt] = (),
     ) -> None:
-        self.sampler, self.tokenizer, self.admitted = sampler, tokenizer, admitted
-        self.prompts, self._played = [*prompts, *unplayed], len(prompts)
+        self.sampler, self.tokenizer, self.prompts, self.admitted = sampler, tokenizer, prompts, admitted
 
     def teach(self, learner: Learner, number: int) -> dict[str, float]:
         """The steps of round `number`; returns figures for the curves."""
@@ -74,11 +72,11 @@ class Admission:
 
     @cached_property
     def _kinds(self) -> list[list[int]]:
-        """The places of the prompts that admit something, by kind; what is not played is of other kinds."""
-        kinds: dict[tuple[bool, str], list[int]] = {}
+        """The places of the prompts that admit something, by kind."""
+        kinds: dict[str, list[int]] = {}
         for place, prompt in enumerate(self.prompts):
             if self.admitted(prompt):
-                kinds.setdefault((place < self._played, kind_of(prompt)), []).append(place)
+                kinds.setdefault(kind_of(prompt), []).append(place)
         return [kinds[kind] for kind in sorted(kinds)]
 
     def _chosen(self, count: int, rng: np.random.Generator) -> list[Prompt]:

@@ -127,7 +127,7 @@ class RLConfig:
             raise SparseRLError(f"The 'mean_share' of reinforcement learning must be in [0, 1]. Got {self.mean_share}.")
         if self.curriculum.far and not self.admit_steps:
             raise SparseRLError(
-                "Matrices that nobody plays on ('far') teach what they admit alone: ask for --admit-steps, too."
+                "The largest of the farther matrices ('far') teach what they admit alone: ask for --admit-steps, too."
             )
         self._check_group()
 

@@ -7,8 +7,8 @@ reward known there; pairs that were never played lag as those of their kind do t
 comes often until it is learnt.
 
 Matrices come from `train.cases` alone: generated ones of the training families and seeds and, where asked for, those
-that the encoder learns from, the real ones of the training split and what these are made into, and generated ones with
-a few entries anywhere. What a round plays is a function of (seed, round, results).
+that the encoder learns from, the real ones of the training split and what these are made into, generated ones with
+a few entries anywhere, and some of farther sizes. What a round plays is a function of (seed, round, results).
 Not covered: a new matrix for every round (a lag is only known of what was played).
 """
 
@@ -70,8 +70,8 @@ class CurriculumConfig:
     strewn: int = 0
     """also so many generated ones with a few entries anywhere; half as many for SpMM"""
     far: int = 0
-    """also so many generated ones of farther sizes and row lengths, half as many for SpMM. They are not played (most
-    are slow to judge): what they admit is learnt alone"""
+    """also so many generated ones of farther sizes and row lengths, half as many for SpMM. The largest are not played
+    (they are slow to judge): what they admit is learnt alone"""
     most_nonzeros: float = 0.0
     """above 0: only small matrices, for a slow machine"""
     even: float = 0.25
@@ -177,8 +177,8 @@ def every_prompt(config: CurriculumConfig, structures: Mapping[str, str] | None 
     return prompts_of(training_matrices(config), config, structures)
 
 
-def unplayed_matrices(config: CurriculumConfig) -> dict[str, list[TrainingCase]]:
-    """By operation: those that only show what they admit."""
+def far_matrices(config: CurriculumConfig) -> dict[str, list[TrainingCase]]:
+    """By operation: those of farther sizes, of which the largest only show what they admit."""
     problems = {problem.op: problem for problem in config.problems}
     counts = {op: config.far if op == "spmv" else (config.far + 1) // 2 for op in problems}
     return {op: far_cases(problems[op], count, config.most_nonzeros) for op, count in counts.items()}
@@ -203,7 +203,8 @@ KINDS = {"strewn": "strewn", "twist": "twist", "least": "large drawn", "drawn": 
 def kind_of(prompt: Prompt) -> str:
     """What matrices that never were played are taken to be like: the same way of making them, or the same family."""
     made = (kind for said, kind in KINDS.items() if said in prompt.source)
-    return next(made, None) or str(prompt.source["family"])
+    kind = next(made, None) or str(prompt.source["family"])
+    return f"far {kind}" if "far" in prompt.source else kind
 
 
 class Curriculum:

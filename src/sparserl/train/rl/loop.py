@@ -101,7 +101,7 @@ class Run:
         sampler = Sampler(policy, self.tokenizer, device)
         earned = reward_of(config.weights, config.play.modes)
         self.player = Player(sampler, table.referee, earned, table.look, config.play, openings=openings)
-        self.admission = Admission(sampler, self.tokenizer, table.prompts, table.admitted, table.unplayed)
+        self.admission = Admission(sampler, self.tokenizer, [*table.prompts, *table.unplayed], table.admitted)
         self.store = RolloutStore(places.out / FOLDER) if crew.first else None
         self.seconds: dict[str, float] = {}
         self._counted = self._counts()

@@ -9,18 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import compress
+from operator import not_
 from typing import TypeVar, cast
 
 from sparserl.errors import SparseRLError
 from sparserl.judge.reward import mean_speedup, reward
 from sparserl.policy.sample import Sample
 from sparserl.records import Verdict
-from sparserl.train.cases import TrainingCase
+from sparserl.train.cases import FAR_PLAYED, TrainingCase
 from sparserl.train.collected import CollectedCase, load
 from sparserl.train.rl.admitted import admitted_of
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew, own_gpu
-from sparserl.train.rl.curriculum import prompts_of, training_matrices, unplayed_matrices
+from sparserl.train.rl.curriculum import far_matrices, prompts_of, training_matrices
 from sparserl.train.rl.episodes import Look
 from sparserl.train.rl.explore import Pair, pair_of
 from sparserl.train.rl.nouns import Prompt
@@ -50,11 +52,14 @@ class Table:
 @contextmanager
 def open_table(config: RLConfig, places: Places, crew: Crew, judge: Referee | None = None) -> Iterator[Table]:
     """Make what is missing of it; the referee is closed in the end, but for one that was given (`judge`)."""
-    played, others = training_matrices(config.curriculum), unplayed_matrices(config.curriculum)
-    cases = list({case.name: case for each in (*played.values(), *others.values()) for case in each}.values())
+    usual, far = training_matrices(config.curriculum), far_matrices(config.curriculum)
+    cases = list({case.name: case for each in (*usual.values(), *far.values()) for case in each}.values())
     sampled = _first_alone(crew, lambda: _samples(cases, places))
     structures = {name: each.structure for name, each in sampled.items()}
-    prompts, unplayed = (prompts_of(each, config.curriculum, structures) for each in (played, others))
+    prompts, others = (prompts_of(each, config.curriculum, structures) for each in (usual, far))
+    slow = [sampled[each.case].sample.nonzeros > FAR_PLAYED[each.problem.op] for each in others]
+    prompts += compress(others, map(not_, slow))
+    unplayed = list(compress(others, slow))
     lines: dict[Pair, tuple[str, ...]] = {}
     if config.play.explored or config.admit_steps:
         lines = _first_alone(crew, lambda: admitted_of([*prompts, *unplayed], places.admitted_file, places.matrices))
