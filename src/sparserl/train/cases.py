@@ -45,6 +45,9 @@ BY_CLASS: tuple[Mapping[str, float], ...] = (
 """families by the class that they are designed for, with weights: regular, block, random, skewed, extreme"""
 STREWN = BY_CLASS[:2]
 """what entries are strewn over: where all lie near the diagonal, or in blocks, a few that don't make the difference"""
+FAR = (BY_CLASS[0], {"fem": 1, "solid": 2}, *BY_CLASS[2:])
+"""of `far_cases`: large blocks in three dimensions, which are planned seldom, and then of eight"""
+BLOCKS = (2, 3, 4, 6, 8)
 LOCAL = ("stencil2d", "stencil3d", "banded", "mesh", "fem", "circuit", "arrow")
 """what `permuted` may be made of"""
 SIZES = ((0.08, 1e3, 1e4), (0.27, 1e4, 1e5), (0.57, 1e5, 2e6), (0.08, 2e6, 2e7))
@@ -261,7 +264,7 @@ def far_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[
     usual = range_for(problem)
     within = range_up_to(problem, most_nonzeros) if most_nonzeros else replace(usual, sizes=FAR_SIZES[problem.op])
     chosen = replace(within, per_row=FAR_PER_ROW, first_seed=usual.first_seed + (495_000 if most_nonzeros else 490_000))
-    cases = (_drawn(index, chosen) for index in range(count))
+    cases = (_drawn(index, chosen, FAR) for index in range(count))
     return [replace(case, name=f"far-{case.name}", far=True) for case in cases]
 
 
@@ -310,6 +313,11 @@ def _planned(
     name = names[int(np.searchsorted(ends, rng.random() * ends[-1], side="right"))]
     if name == "fem8":  # blocks of eight, which the family's own plan never draws
         return "fem", {**FAMILIES["fem"].plan(rng, nonzeros * 0.4, max(per_row, 40.0)), "b": 8}
+    if name == "solid":  # finite elements in three dimensions, blocks of every size alike
+        b = BLOCKS[int(rng.integers(0, len(BLOCKS)))]
+        grid = FAMILIES["mesh"].plan(rng, nonzeros / (b * b), 10 + 20 * float(rng.random()))
+        del grid["window"]
+        return "fem", {**grid, "b": b, "fill": (1.0, 1.0, 0.95, 0.85)[int(rng.integers(0, 4))]}
     if name == RENUMBERED:
         of = LOCAL[int(rng.integers(0, len(LOCAL)))]
         how = ("both", "both", "rows", "columns")[int(rng.integers(0, 4))]
