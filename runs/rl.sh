@@ -74,7 +74,8 @@ beyond() {  # against the recipes that the climbs began with: they were fitted t
         --device "$device" --budget "$budget" "${matrices[@]}"
 }
 ship() {
-    "${sparserl[@]}" train ship --policy "$out/rl/policy" --out "$out/nano" --temperature "${TEMPERATURE:-0.6}" --top-p "${TOP_P:-1}" \
+    "${sparserl[@]}" train ship --policy "$out/rl/policy" --out "$out/nano" \
+        --temperature "${TEMPERATURE:-0.6}" --top-p "${TOP_P:-1}" \
         --problem "spmv f32" --problem "spmv f64" --problem "spmm f32 64"
 }
 

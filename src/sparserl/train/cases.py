@@ -48,6 +48,7 @@ STREWN = BY_CLASS[:2]
 FAR = (BY_CLASS[0], {"fem": 1, "solid": 2}, *BY_CLASS[2:])
 """of `far_cases`: large blocks in three dimensions, which are planned seldom, and then of eight"""
 BLOCKS = (2, 3, 4, 6, 8)
+"""their sizes"""
 LOCAL = ("stencil2d", "stencil3d", "banded", "mesh", "fem", "circuit", "arrow")
 """what `permuted` may be made of"""
 SIZES = ((0.08, 1e3, 1e4), (0.27, 1e4, 1e5), (0.57, 1e5, 2e6), (0.08, 2e6, 2e7))

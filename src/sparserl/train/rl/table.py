@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import compress
-from operator import not_
 from typing import TypeVar, cast
 
 from sparserl.errors import SparseRLError
@@ -57,9 +55,12 @@ def open_table(config: RLConfig, places: Places, crew: Crew, judge: Referee | No
     sampled = _first_alone(crew, lambda: _samples(cases, places))
     structures = {name: each.structure for name, each in sampled.items()}
     prompts, others = (prompts_of(each, config.curriculum, structures) for each in (usual, far))
-    slow = [sampled[each.case].sample.nonzeros > FAR_PLAYED[each.problem.op] for each in others]
-    prompts += compress(others, map(not_, slow))
-    unplayed = list(compress(others, slow))
+
+    def slow(prompt: Prompt) -> bool:
+        return sampled[prompt.case].sample.nonzeros > FAR_PLAYED[prompt.problem.op]
+
+    prompts += [each for each in others if not slow(each)]
+    unplayed = [each for each in others if slow(each)]
     lines: dict[Pair, tuple[str, ...]] = {}
     if config.play.explored or config.admit_steps:
         lines = _first_alone(crew, lambda: admitted_of([*prompts, *unplayed], places.admitted_file, places.matrices))
