@@ -199,31 +199,33 @@ def test_what_takes_longest_is_judged_first_and_everybody_has_its_own_verdict(po
 
 
 @pytest.mark.parametrize(
-    ("rows", "nonzeros", "parts"),
-    [
-        (0, 0, [7]),
-        (100, 9_000_000, [7]),
-        (9_000_000, 0, [5, 2]),
-        (100, 36_000_000, [5, 2]),
-        (10**9, 10**9, [3, 2, 2]),
-    ],
+    ("places", "known_before", "parts"),
+    [(1, 0, [7]), (2, 0, [5, 2]), (3, 0, [3, 2, 2]), (3, 1, [5, 2]), (3, 2, [7]), (3, 3, [7])],
 )
 def test_a_group_that_would_hold_everybody_up_is_judged_in_parts(
-    policy: Policy, rows: int, nonzeros: int, parts: list[int]
+    policy: Policy, places: int, known_before: int, parts: list[int]
 ) -> None:
-    """Seven episodes, three texts: those that wrote the same stay together; the group is done when all parts are."""
+    """Seven episodes, three texts, the first of them known before: those that wrote the same stay together; the group
+    is done when all parts are."""
     texts = [f"text {at % 3}" for at in range(7)]
     known = {text: right(10.0 + at) for at, text in enumerate(dict.fromkeys(texts))}
     seen: list[list[str]] = []
 
     class Noting(Table):
+        def __init__(self) -> None:
+            super().__init__(known)
+            self.places = places
+
+        def unknown(self, prompt: Prompt, texts: Sequence[str]) -> list[str]:
+            return [text for text in texts if text not in list(known)[:known_before]]
+
         def judge(self, groups: Sequence[tuple[Prompt, Sequence[str]]]) -> Iterator[tuple[int, list[Judged]]]:
             seen.extend(list(own) for _, own in groups)
             yield from super().judge(groups)
 
     done: list[list[str]] = []
-    large = replace(SEEN, rows=rows, nonzeros=nonzeros)
-    player = Player(Scripted(policy, SHORT), Noting(known), reward, lambda _: large, PlayConfig(count=7))
+    large = replace(SEEN, rows=9_000_000)
+    player = Player(Scripted(policy, SHORT), Noting(), reward, lambda _: large, PlayConfig(count=7))
     written = [Episode(PROMPTS[0], 0, [1], [0.0], [False], text=text) for text in texts]
     rollouts = player.finish(written, 0, lambda group: done.append([each.turns[0].text for each in group]))
     assert sorted((len(part) for part in seen), reverse=True) == parts

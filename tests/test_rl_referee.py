@@ -23,7 +23,7 @@ from sparserl.records import Outcome, Problem, Timing, Verdict
 from sparserl.store import read_jsonl
 from sparserl.train.cases import from_source, range_up_to, training_cases
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn, from_record, prompt_key, to_record
-from sparserl.train.rl.referee import Remembering, open_referee, retime_all
+from sparserl.train.rl.referee import ManyPlaces, Remembering, open_referee, retime_all
 from sparserl.train.rl.referee_local import Counts, LocalReferee
 from sparserl.train.rl.referee_worker import GroupJudge, Job, RefereeConfig, open_judge
 from sparserl.train.rl.replay import ReplayReferee
@@ -365,6 +365,8 @@ def test_a_machine_that_is_not_there_is_an_error() -> None:
 class Counting:
     """A referee that gives every judging another time."""
 
+    places = 3
+
     def __init__(self) -> None:
         self.counts, self.asked = Counts(), 0
 
@@ -394,6 +396,8 @@ def test_a_gpu_is_asked_again_unless_told_otherwise(remember: bool, asked: int) 
         (answer,) = referee.judge([(prompt, ["a", "b", "a"])])
         assert answer[1][0] == answer[1][2]
     assert inner.asked == asked
+    assert referee.unknown(prompt, ["a", "c", "b", "c"]) == (["c"] if remember else ["a", "c", "b"])
+    assert isinstance(referee, ManyPlaces) and referee.places == 3
 
 
 def test_what_other_runs_judged_stands(tmp_path: Path) -> None:

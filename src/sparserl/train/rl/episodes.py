@@ -22,7 +22,6 @@ from math import exp, log
 from typing import Protocol
 
 from sparserl.errors import SparseRLError
-from sparserl.judge.reference import FEW_COLUMNS
 from sparserl.judge.reward import mean_speedup
 from sparserl.policy.encoder import collate
 from sparserl.policy.feedback import (
@@ -42,19 +41,14 @@ from sparserl.policy.sampler import Sampler, SampleSettings, Written
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Mode, Verdict
 from sparserl.train.rl.nouns import EXPLORED, OWN, Judged, Prompt, Rollout, Turn
-from sparserl.train.rl.referee import Referee
+from sparserl.train.rl.referee import ManyPlaces, Referee
+from sparserl.train.rl.sharing import load_of, parts_of
 
 Reward = Callable[[Judged], float]
 Done = Callable[[Sequence[Rollout]], None]
 """hears the rollouts of a group that is judged"""
 Look = Callable[[Prompt], Sample]
 """what the encoder reads of a prompt's matrix"""
-
-
-PART_RESULTS, MOST_PARTS = 20_000_000, 8
-"""results of all programs of a group that one process is asked to look at, and the most processes that share them"""
-NONZEROS_A_RESULT = 4
-"""nonzeros that take as long to pack and to multiply by as one result takes to look at"""
 
 
 # ---- what was judged, in one line
@@ -275,8 +269,7 @@ class Player:
     def _judge(self, episodes: Sequence[Episode], done: Done | None = None) -> None:
         """One turn more for each. The referee sees the texts of a group together."""
         groups = [list(members) for _, members in groupby(episodes, key=lambda each: each.group)]
-        groups.sort(key=lambda members: -self.work(members[0].prompt))
-        owners = [(at, part) for at, members in enumerate(groups) for part in self._parts(members)]
+        owners = self._shared_out(groups)
         left = Counter(at for at, _ in owners)
         asked = [(part[0].prompt, [each.text for each in part]) for _, part in owners]
         for which, verdicts in self.referee.judge(asked):
@@ -287,17 +280,22 @@ class Player:
             if done is not None and not left[at]:
                 done([each.rollout for each in groups[at]])
 
-    def _parts(self, members: Sequence[Episode]) -> list[list[Episode]]:
-        """A group, or a few parts of it where it would keep one process busy for longer than all others.
-
-        Those that wrote the same are in one part.
-        """
-        texts = list(dict.fromkeys(each.text for each in members))
-        prompt, sample = members[0].prompt, self.look(members[0].prompt)
-        results = sample.rows * min(prompt.problem.columns, FEW_COLUMNS) + sample.nonzeros // NONZEROS_A_RESULT
-        count = max(1, min(MOST_PARTS, -(-len(texts) * results // PART_RESULTS), len(texts)))
-        part_of = {text: place * count // len(texts) for place, text in enumerate(texts)}
-        return [[each for each in members if part_of[each.text] == part] for part in range(count)]
+    def _shared_out(self, groups: Sequence[Sequence[Episode]]) -> list[tuple[int, list[Episode]]]:
+        """(which group, all of it or a part), what takes longest first. Those that wrote the same are in one part."""
+        many = self.referee if isinstance(self.referee, ManyPlaces) else None
+        new: list[Sequence[str]] = []
+        for members in groups:
+            texts = list(dict.fromkeys(each.text for each in members))
+            new.append(many.unknown(members[0].prompt, texts) if many else texts)
+        prompts = [members[0].prompt for members in groups]
+        loads = [load_of(self.look(p), p.problem, len(texts)) for p, texts in zip(prompts, new, strict=True)]
+        counts = parts_of(loads, many.places if many else 1)
+        owners = []
+        for at in sorted(range(len(groups)), key=lambda at: -loads[at].seconds(counts[at])):
+            part_of = {text: place * counts[at] // len(new[at]) for place, text in enumerate(new[at])}
+            for part in range(counts[at]):
+                owners.append((at, [each for each in groups[at] if part_of.get(each.text, 0) == part]))
+        return owners
 
     def _goes_on(self, episode: Episode) -> bool:
         """Whether there is something to gain, and room to write it."""

@@ -23,7 +23,8 @@ from sparserl.train.rl.referee_worker import RefereeConfig
 from sparserl.train.rl.remembering import Groups, Remembering
 
 __all__ = [
-    "Counts", "EagerReferee", "Referee", "RefereeConfig", "Remembering", "Request", "open_referee", "retime_all"
+    "Counts", "EagerReferee", "ManyPlaces", "Referee", "RefereeConfig", "Remembering", "Request", "open_referee",
+    "retime_all",
 ]  # fmt: skip
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,18 @@ class EagerReferee(Protocol):
 
     def retime_many(self, requests: Sequence[Request]) -> Iterator[tuple[int, dict[str, Judged]]]:
         """`retime` of several, as they get done; where `eager`, begun when this returns."""
+
+
+@runtime_checkable
+class ManyPlaces(Protocol):
+    """One that judges several groups side by side, and may know some of the answers."""
+
+    @property
+    def places(self) -> int:
+        """How many."""
+
+    def unknown(self, prompt: Prompt, texts: Sequence[str]) -> list[str]:
+        """Those that it would have to judge, each once."""
 
 
 def open_referee(spec: str, config: RefereeConfig | None = None) -> Referee:

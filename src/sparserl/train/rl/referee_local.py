@@ -120,6 +120,10 @@ class LocalReferee:
         self._crew = [self._start() for _ in range(config.places)]
         self._lost = 0
 
+    @property
+    def places(self) -> int:
+        return self.config.places
+
     def judge(self, groups: Sequence[tuple[Prompt, Sequence[str]]]) -> Iterator[tuple[int, list[Judged]]]:
         """Verdicts by group, as groups get done. The first groups are handed out before this returns."""
         finished: deque[_Task] = deque()

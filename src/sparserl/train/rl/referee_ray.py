@@ -79,6 +79,10 @@ class RayReferee:
         self._own = replace(config, gpu="") if config.device == "cuda" else replace(config, gpu="", workers=1)
         self._actors = [self._start() for _ in range(min(actors, there) if actors else there)]
 
+    @property
+    def places(self) -> int:
+        return self._own.places * max(1, len(self._actors))
+
     def judge(self, groups: Sequence[tuple[Prompt, Sequence[str]]]) -> Iterator[tuple[int, list[Judged]]]:
         """Verdicts by group, as groups get done."""
         return self._each("judge", list(groups))

@@ -32,6 +32,9 @@ class ManyReferee(Protocol):
 
     counts: Counts
 
+    @property
+    def places(self) -> int: ...
+
     def judge(self, groups: Groups) -> Iterator[tuple[int, list[Judged]]]: ...
 
     def retime_many(self, requests: Sequence[Request]) -> Iterator[tuple[int, dict[str, Judged]]]: ...
@@ -63,6 +66,16 @@ class Remembering:
             _keep(self._timed, prompt_key(prompt), {text: self._own(judged, folder) for text, judged in said.items()})
         self._on = True
         return len(self._known) + len(self._timed) - before
+
+    @property
+    def places(self) -> int:
+        """How many groups are judged side by side."""
+        return self.inner.places
+
+    def unknown(self, prompt: Prompt, texts: Sequence[str]) -> list[str]:
+        """Those that have yet to be judged, each once."""
+        there = _at_hand(self._known, prompt_key(prompt), texts)
+        return [text for text in dict.fromkeys(texts) if text not in there]
 
     def judge(self, groups: Groups) -> Iterator[tuple[int, list[Judged]]]:
         """What was known first, then what gets done."""
