@@ -217,7 +217,7 @@ def test_a_group_that_would_hold_everybody_up_is_judged_in_parts(
             self.places = places
 
         def unknown(self, prompt: Prompt, texts: Sequence[str]) -> list[str]:
-            return [text for text in texts if text not in list(known)[:known_before]]
+            return [text for text in dict.fromkeys(texts) if text not in list(known)[:known_before]]
 
         def judge(self, groups: Sequence[tuple[Prompt, Sequence[str]]]) -> Iterator[tuple[int, list[Judged]]]:
             seen.extend(list(own) for _, own in groups)

@@ -291,6 +291,11 @@ def _drawn(index: int, within: Range, by_class: tuple[Mapping[str, float], ...] 
 def _size(rng: np.random.Generator, within: Range) -> float:
     ends = np.cumsum([share for share, _, _ in within.sizes])
     _, low, high = within.sizes[int(np.searchsorted(ends, rng.random() * ends[-1], side="right"))]
+    return _between(rng, low, high)
+
+
+def _between(rng: np.random.Generator, low: float, high: float) -> float:
+    """Even on a logarithmic scale."""
     return float(low * (high / low) ** rng.random())
 
 
@@ -300,8 +305,7 @@ def _per_row(rng: np.random.Generator, nonzeros: float, within: Range) -> float:
         normal = float(rng.random(12).sum()) - 6.0
         length = 10.0 ** (FITTED.log_per_row + FITTED.log_per_row_deviation * normal)
     else:
-        low, high = within.per_row
-        length = low * (high / low) ** float(rng.random())
+        length = _between(rng, *within.per_row)
     return float(np.clip(length, 1.5, max(2.0, nonzeros**0.5)))
 
 

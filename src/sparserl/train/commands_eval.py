@@ -69,7 +69,7 @@ def evaluate(
         raise SparseRLError(f"The --split must be one of {', '.join(TESTED)}. Got {split!r}.")
     if device not in ("cuda", "sim"):
         raise SparseRLError(f"The --device must be cuda or sim. Got {device!r}.")
-    if split != "dev" and not (temperature is top_p is None):
+    if split != "dev" and (temperature, top_p) != (None, None):
         raise SparseRLError("--temperature and --top-p are for the dev split: on a test split the policy's own count.")
     if temperature is not None and temperature <= 0:
         raise SparseRLError(f"The --temperature must be above 0. Got {temperature}.")

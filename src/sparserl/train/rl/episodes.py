@@ -42,7 +42,7 @@ from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Mode, Verdict
 from sparserl.train.rl.nouns import EXPLORED, OWN, Judged, Prompt, Rollout, Turn
 from sparserl.train.rl.referee import ManyPlaces, Referee
-from sparserl.train.rl.sharing import load_of, parts_of
+from sparserl.train.rl.sharing import Load, load_of, parts_of
 
 Reward = Callable[[Judged], float]
 Done = Callable[[Sequence[Rollout]], None]
@@ -231,10 +231,9 @@ class Player:
                 done(list(group))
         return rollouts
 
-    def work(self, prompt: Prompt) -> int:
-        """Of a product. What has much of it is judged first: in the end nobody waits for it alone."""
-        sample = self.look(prompt)
-        return (sample.nonzeros + sample.rows + sample.columns) * prompt.problem.columns
+    def load(self, prompt: Prompt, programs: int) -> Load:
+        """Of so many programs. What takes longest is judged first: in the end nobody waits for it alone."""
+        return load_of(self.look(prompt), prompt.problem, programs)
 
     # ---- one turn
 
@@ -283,12 +282,11 @@ class Player:
     def _shared_out(self, groups: Sequence[Sequence[Episode]]) -> list[tuple[int, list[Episode]]]:
         """(which group, all of it or a part), what takes longest first. Those that wrote the same are in one part."""
         many = self.referee if isinstance(self.referee, ManyPlaces) else None
-        new: list[Sequence[str]] = []
+        new, loads = [], []
         for members in groups:
-            texts = list(dict.fromkeys(each.text for each in members))
-            new.append(many.unknown(members[0].prompt, texts) if many else texts)
-        prompts = [members[0].prompt for members in groups]
-        loads = [load_of(self.look(p), p.problem, len(texts)) for p, texts in zip(prompts, new, strict=True)]
+            prompt, texts = members[0].prompt, [each.text for each in members]
+            new.append(many.unknown(prompt, texts) if many else list(dict.fromkeys(texts)))
+            loads.append(self.load(prompt, len(new[-1])))
         counts = parts_of(loads, many.places if many else 1)
         owners = []
         for at in sorted(range(len(groups)), key=lambda at: -loads[at].seconds(counts[at])):

@@ -74,16 +74,13 @@ class Remembering:
 
     def unknown(self, prompt: Prompt, texts: Sequence[str]) -> list[str]:
         """Those that have yet to be judged, each once."""
-        there = _at_hand(self._known, prompt_key(prompt), texts)
-        return [text for text in dict.fromkeys(texts) if text not in there]
+        return _others(texts, _at_hand(self._known, prompt_key(prompt), texts))
 
     def judge(self, groups: Groups) -> Iterator[tuple[int, list[Judged]]]:
         """What was known first, then what gets done."""
         keys = [prompt_key(prompt) for prompt, _ in groups]
         known = [_at_hand(self._known, key, texts) for key, (_, texts) in zip(keys, groups, strict=True)]
-        new = [
-            [t for t in dict.fromkeys(texts) if t not in there] for (_, texts), there in zip(groups, known, strict=True)
-        ]
+        new = [_others(texts, there) for (_, texts), there in zip(groups, known, strict=True)]
         asked = [place for place, texts in enumerate(new) if texts]
         answers = self.inner.judge([(groups[place][0], new[place]) for place in asked])
 
@@ -138,6 +135,11 @@ class Remembering:
 
 def _at_hand(verdicts: Verdicts, key: str, texts: Sequence[str]) -> dict[str, Judged]:
     return {text: verdicts[key, text] for text in texts if (key, text) in verdicts}
+
+
+def _others(texts: Sequence[str], there: Mapping[str, Judged]) -> list[str]:
+    """Each once."""
+    return [text for text in dict.fromkeys(texts) if text not in there]
 
 
 def _keep(verdicts: Verdicts, key: str, fresh: Mapping[str, Judged]) -> None:

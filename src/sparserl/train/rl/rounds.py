@@ -124,7 +124,7 @@ class Retimings:
     def told(self) -> list[tuple[int, Prompt, dict[str, Judged]]]:
         """(group, prompt, longer timings by text)."""
         if not self._begun:
-            self._asked.sort(key=lambda each: -self._player.work(each[1][0]))
+            self._asked.sort(key=lambda each: -self._player.load(each[1][0], len(each[1][1])).seconds())
             found = dict(retime_all(self._player.referee, [request for _, request in self._asked]))
         else:
             found = {place: next(answers)[1] for place, answers in enumerate(self._begun)}
