@@ -8,11 +8,11 @@
 # --collection  what `sparserl train collect` wrote: the best known of each of its matrices; for the controls of eval
 # --reference   the reference search to be held against, such as results/reference
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
-# STAGE         rl      100 rounds of 64 matrices and 32 programs: 204 800 judged rollouts. Twice as many matrices as a
+# STAGE         rl      106 rounds of 64 matrices and 32 programs: 217 088 judged rollouts. Twice as many matrices as a
 #                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn.
-#                       The run in results/rl/run has 88 rounds so far: no --large-drawn and --strewn matrices in the
+#                       The run in results/rl/run has 101 rounds so far: no --large-drawn and --strewn matrices in the
 #                       first 59 of them, 150 large drawn ones in the next ten, --admit-steps from the 70th on, --far
-#                       from the 80th on, of which nothing was played yet
+#                       from the 80th on, played from the 89th on; no --shown yet
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
 #               beyond  new programs against the best recipes: on these 200 and, within 16 samples, on the unseen ones
@@ -36,7 +36,7 @@ done
 ((${#stages[@]})) || stages=(rl eval climb beyond ship)
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
-rounds=${ROUNDS:-100} prompts=${PROMPTS:-64} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
+rounds=${ROUNDS:-106} prompts=${PROMPTS:-64} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
 mkdir -p "$out"
 start=$weights
 [[ ! -d $weights/policy ]] || start=$weights/policy
@@ -44,8 +44,8 @@ start=$weights
 rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
-        --group "$group" --imitate-steps 64 --admit-steps 32 --learning-rate 4e-5 --frozen \
-        --cases 1400 --large 250 --drawn 600 --large-drawn 400 --strewn 300 --far 800 "${twisted[@]}" \
+        --group "$group" --imitate-steps 64 --admit-steps 96 --learning-rate 4e-5 --frozen \
+        --cases 1400 --large 250 --drawn 600 --large-drawn 400 --strewn 300 --far 800 --shown 900 "${twisted[@]}" \
         "${matrices[@]}" "${collection[@]}" \
         --samples "$out/samples.npz" --device "$device" --budget "$budget" --save-every 90 --resume
 }

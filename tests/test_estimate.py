@@ -29,6 +29,7 @@ from sparserl.train.cases import (
     far_cases,
     from_source,
     large_drawn_cases,
+    shown_cases,
     strewn_cases,
     training_cases,
     twisted_cases,
@@ -265,6 +266,29 @@ def test_a_few_entries_anywhere_forbid_what_all_others_allow() -> None:
             forbidden += admits(found, line) is not None
     assert forbidden >= 5
     assert strewn_cases(PROBLEM, 3)[0].source["seed"] != listed[0].source["seed"]
+
+
+def test_shown_matrices_are_of_all_kinds_and_are_none_that_is_played() -> None:
+    listed = shown_cases(8, real=True)
+    assert len({case.name for case in listed}) == 5 * 8 and shown_cases(2) == [
+        case for case in shown_cases(2, real=True) if not case.real
+    ]
+    played = {
+        case.name
+        for cases in (training_cases, drawn_cases, cut_cases, twisted_cases, strewn_cases)
+        for case in cases(PROBLEM, 2000)
+    }
+    assert not played & {case.name for case in listed}
+    assert not {case.spec.seed for case in training_cases(PROBLEM, 2000) if case.spec} & {
+        case.spec.seed for case in listed if case.spec
+    }
+    kinds = set()
+    for case in shown_cases(3, most_nonzeros=3e3):
+        pattern = case.load()
+        assert 0 < pattern.nonzeros < 2e4
+        assert from_source(case.name, case.source).load().fingerprint() == pattern.fingerprint()
+        kinds.add("drawn" if case.drawn else "cut" if case.cut else "strewn" if case.strewn else "generated")
+    assert kinds == {"drawn", "cut", "strewn", "generated"}
 
 
 def test_far_matrices_have_every_size_and_row_length_alike() -> None:

@@ -18,7 +18,7 @@ from sparserl.policy.encoder import collate
 from sparserl.policy.sampler import Sampler, SampleSettings
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Problem
-from sparserl.train.cases import FAR_PLAYED
+from sparserl.train.cases import FAR_PLAYED, shown_cases
 from sparserl.train.rl.admission import Admission
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew
@@ -169,3 +169,19 @@ def test_nothing_is_taught_unless_it_is_asked_for(weights: Path) -> None:
     assert unasked.teach(learner, 0) == {}, "no table of what is admitted was made"
     only = Admission(taught.sampler, taught.tokenizer, [RANDOM], lines)
     assert only.teach(opened(weights, replace(pure("grpo", 1), admit_steps=2))[0], 0) == {}, "nothing is admitted"
+
+
+def test_shown_matrices_are_not_played_but_it_is_known_what_they_admit(tmp_path: Path) -> None:
+    problems = (Problem(), Problem(op="spmm", columns=32))
+    few = CurriculumConfig(
+        prompts=4, spmv_cases=2, spmm_cases=2, shown=2, most_nonzeros=3e3, problems=problems, shares=(0.5, 0.5)
+    )
+    with pytest.raises(SparseRLError, match=r"'shown'.*--admit-steps"):
+        RLConfig(judged_on="sim", curriculum=few)
+    config = RLConfig(judged_on="sim", curriculum=few, admit_steps=1)
+    with open_table(config, Places(tmp_path, tmp_path, workers=1), Crew()) as table:
+        assert [prompt.case for prompt in table.unplayed] == [case.name for case in shown_cases(2, most_nonzeros=3e3)]
+        assert {kind_of(prompt) for prompt in table.unplayed} >= {"drawn", "cut", "strewn"}
+        assert all(prompt.problem == Problem() and table.look(prompt).nonzeros for prompt in table.unplayed)
+        assert any(table.admitted(prompt) for prompt in table.unplayed)
+        assert not {prompt.case for prompt in table.prompts} & {prompt.case for prompt in table.unplayed}

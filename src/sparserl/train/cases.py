@@ -8,8 +8,9 @@ of them between 1e4 and 2e6. Problems of one operation share their matrices, so 
 another type or number of columns. For estimates there are also matrices like those that the encoder learns from
 (`drawn_cases`), some of them with parts cut out (`cut_cases`), what real ones are made into (`twisted_cases`), and
 generated ones with a few entries anywhere (`strewn_cases`): one far entry in a group of rows forbids what all others
-allow. `far_cases` has sizes and row lengths that the others seldom have, or never. Not covered: matrices of withheld
-families (`splits`), which are never drawn here.
+allow. `far_cases` has sizes and row lengths that the others seldom have, or never; `shown_cases` are small ones of all
+these kinds, many, to learn what matrices admit. Not covered: matrices of withheld families (`splits`), which are never
+drawn here.
 """
 
 from __future__ import annotations
@@ -65,6 +66,10 @@ FAR_PLAYED = {"spmv": 2e7, "spmm": 1.5e6}
 """nonzeros of those that are not too slow to judge"""
 FAR_PER_ROW = (3.0, 300.0)
 """their mean row lengths, even on a logarithmic scale"""
+SHOWN_SIZES = ((0.35, 1e3, 1e4), (0.35, 1e4, 1e5), (0.3, 1e5, 1.5e6))
+"""of `shown_cases`: what is admitted goes by ratios and by 65 thousand columns, which small ones have as well"""
+SHOWN_FROM = 10_000
+"""their first number, and how far their seeds are from those that are played"""
 DRAWN_MOST = {"spmv": 3e6, "spmm": 1.5e6}
 """nonzeros of `drawn_cases`"""
 LARGE_DRAWN = (2.5e6, 2e7)
@@ -209,13 +214,13 @@ def training_cases(
     return [*there, *(_drawn(index, chosen) for index in range(count))]
 
 
-def drawn_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[TrainingCase]:
-    """The first `count` of the matrices that the encoder learns from: more kinds than `training_cases` has.
+def drawn_cases(problem: Problem, count: int, most_nonzeros: float = 0.0, first: int = 0) -> list[TrainingCase]:
+    """`count` of the matrices that the encoder learns from: more kinds than `training_cases` has.
 
-    most_nonzeros: of the largest, about; 0: what fits the problem.
+    most_nonzeros: of the largest, about; 0: what fits the problem. first: the number to begin with.
     """
     most = most_nonzeros or DRAWN_MOST[problem.op]
-    return [TrainingCase(f"drawn{most:.0f}-{number}", drawn=(number, most)) for number in range(count)]
+    return [TrainingCase(f"drawn{most:.0f}-{number}", drawn=(number, most)) for number in range(first, first + count)]
 
 
 def large_drawn_cases(count: int) -> list[TrainingCase]:
@@ -233,19 +238,19 @@ def large_drawn_cases(count: int) -> list[TrainingCase]:
     ]
 
 
-def cut_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[TrainingCase]:
+def cut_cases(problem: Problem, count: int, most_nonzeros: float = 0.0, first: int = 0) -> list[TrainingCase]:
     """`count` matrices like those, each without some of its cells."""
     most = most_nonzeros or DRAWN_MOST[problem.op]
-    return [TrainingCase(f"cut{most:.0f}-{number}", cut=(number, most)) for number in range(count)]
+    return [TrainingCase(f"cut{most:.0f}-{number}", cut=(number, most)) for number in range(first, first + count)]
 
 
-def twisted_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[TrainingCase]:
+def twisted_cases(problem: Problem, count: int, most_nonzeros: float = 0.0, first: int = 0) -> list[TrainingCase]:
     """`count` matrices that the real ones of the training split are made into, taking turns."""
     most = most_nonzeros or DRAWN_MOST[problem.op]
     real = [case.name for case in splits.cases("train") if case.nonzeros <= 4 * most]
     if count and not real:
         raise MatrixError(f"No real training matrix is small enough to be made into one of {most:.0f} nonzeros.")
-    whose = [(number, real[number % len(real)]) for number in range(count)]
+    whose = [(number, real[number % len(real)]) for number in range(first, first + count)]
     return [TrainingCase(f"{name}-{most:.0f}-{number}", real=name, twist=(number, most)) for number, name in whose]
 
 
@@ -254,8 +259,11 @@ def strewn_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> li
     usual = range_for(problem)
     within = replace(usual, sizes=STREWN_SIZES) if problem.op == "spmv" else usual
     within = range_up_to(problem, most_nonzeros) if most_nonzeros else within
-    chosen = replace(within, first_seed=usual.first_seed + (470_000 if most_nonzeros else 440_000))
-    cases = (_drawn(index, chosen, STREWN) for index in range(count))
+    return _strewn(count, replace(within, first_seed=usual.first_seed + (470_000 if most_nonzeros else 440_000)))
+
+
+def _strewn(count: int, within: Range) -> list[TrainingCase]:
+    cases = (_drawn(index, within, STREWN) for index in range(count))
     return [replace(case, name=f"strewn-{case.name}", strewn=True) for case in cases]
 
 
@@ -267,6 +275,21 @@ def far_cases(problem: Problem, count: int, most_nonzeros: float = 0.0) -> list[
     chosen = replace(within, per_row=FAR_PER_ROW, first_seed=usual.first_seed + (495_000 if most_nonzeros else 490_000))
     cases = (_drawn(index, chosen, FAR) for index in range(count))
     return [replace(case, name=f"far-{case.name}", far=True) for case in cases]
+
+
+def shown_cases(count: int, *, real: bool = False, most_nonzeros: float = 0.0) -> list[TrainingCase]:
+    """For SpMV `count` of each kind: generated ones, with strays, drawn, cut, and where asked for twisted real ones."""
+    problem, most = Problem(), most_nonzeros or SHOWN_SIZES[-1][-1]
+    usual = range_for(problem)
+    within = replace(usual, sizes=((1.0, most / 10, most),) if most_nonzeros else SHOWN_SIZES)
+    first = usual.first_seed + SHOWN_FROM
+    return [
+        *drawn_cases(problem, count, most, SHOWN_FROM),
+        *cut_cases(problem, count, most, SHOWN_FROM),
+        *twisted_cases(problem, count if real else 0, most, SHOWN_FROM),
+        *training_cases(problem, count, within=replace(within, first_seed=first + 100_000)),
+        *_strewn(count, replace(within, first_seed=first + 150_000)),
+    ]
 
 
 def dev_cases(*, real: bool = False) -> list[TrainingCase]:

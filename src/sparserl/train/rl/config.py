@@ -125,9 +125,10 @@ class RLConfig:
             )
         if not 0 <= self.mean_share <= 1:
             raise SparseRLError(f"The 'mean_share' of reinforcement learning must be in [0, 1]. Got {self.mean_share}.")
-        if self.curriculum.far and not self.admit_steps:
+        if (self.curriculum.far or self.curriculum.shown) and not self.admit_steps:
             raise SparseRLError(
-                "The largest of the farther matrices ('far') teach what they admit alone: ask for --admit-steps, too."
+                "The largest of the farther matrices ('far') and those that are shown ('shown') teach what they admit "
+                "alone: ask for --admit-steps, too."
             )
         self._check_group()
 

@@ -8,8 +8,8 @@ comes often until it is learnt.
 
 Matrices come from `train.cases` alone: generated ones of the training families and seeds and, where asked for, those
 that the encoder learns from, the real ones of the training split and what these are made into, generated ones with
-a few entries anywhere, and some of farther sizes. What a round plays is a function of (seed, round, results).
-Not covered: a new matrix for every round (a lag is only known of what was played).
+a few entries anywhere, and some of farther sizes; others are only shown. What a round plays is a function of (seed,
+round, results). Not covered: a new matrix for every round (a lag is only known of what was played).
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ from sparserl.train.cases import (
     large_drawn_cases,
     large_range,
     range_up_to,
+    shown_cases,
     strewn_cases,
     training_cases,
     twisted_cases,
@@ -72,6 +73,9 @@ class CurriculumConfig:
     far: int = 0
     """also so many generated ones of farther sizes and row lengths, half as many for SpMM. The largest are not played
     (they are slow to judge): what they admit is learnt alone"""
+    shown: int = 0
+    """also so many small ones of each of five kinds, for SpMV alone, that nothing is played on: what they admit is
+    learnt. Which layouts a matrix admits takes many of them to learn, and no judge"""
     most_nonzeros: float = 0.0
     """above 0: only small matrices, for a slow machine"""
     even: float = 0.25
@@ -88,7 +92,8 @@ class CurriculumConfig:
                 "CurriculumConfig needs 'prompts' of at least 1 and as many 'shares' as 'problems'. "
                 f"Got {self.prompts}, {len(self.shares)} and {len(self.problems)}."
             )
-        counts = {name: getattr(self, name) for name in ("large", "drawn", "large_drawn", "twisted", "strewn", "far")}
+        names = ("large", "drawn", "large_drawn", "twisted", "strewn", "far", "shown")
+        counts = {name: getattr(self, name) for name in names}
         if min(counts.values()) < 0 or (self.twisted and not self.real):
             raise SparseRLError(
                 "The numbers of matrices of CurriculumConfig must not be negative, and 'twisted' ones are made of real "
@@ -182,6 +187,12 @@ def far_matrices(config: CurriculumConfig) -> dict[str, list[TrainingCase]]:
     problems = {problem.op: problem for problem in config.problems}
     counts = {op: config.far if op == "spmv" else (config.far + 1) // 2 for op in problems}
     return {op: far_cases(problems[op], count, config.most_nonzeros) for op, count in counts.items()}
+
+
+def shown_matrices(config: CurriculumConfig) -> dict[str, list[TrainingCase]]:
+    """By operation: those that only show what they admit."""
+    shown = shown_cases(config.shown, real=config.real, most_nonzeros=config.most_nonzeros)
+    return {problem.op: shown if problem.op == "spmv" else [] for problem in config.problems}
 
 
 def prompts_of(

@@ -20,7 +20,7 @@ from sparserl.train.collected import CollectedCase, load
 from sparserl.train.rl.admitted import admitted_of
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew, own_gpu
-from sparserl.train.rl.curriculum import far_matrices, prompts_of, training_matrices
+from sparserl.train.rl.curriculum import far_matrices, prompts_of, shown_matrices, training_matrices
 from sparserl.train.rl.episodes import Look
 from sparserl.train.rl.explore import Pair, pair_of
 from sparserl.train.rl.nouns import Prompt
@@ -50,17 +50,17 @@ class Table:
 @contextmanager
 def open_table(config: RLConfig, places: Places, crew: Crew, judge: Referee | None = None) -> Iterator[Table]:
     """Make what is missing of it; the referee is closed in the end, but for one that was given (`judge`)."""
-    usual, far = training_matrices(config.curriculum), far_matrices(config.curriculum)
-    cases = list({case.name: case for each in (*usual.values(), *far.values()) for case in each}.values())
+    kinds = [make(config.curriculum) for make in (training_matrices, far_matrices, shown_matrices)]
+    cases = list({case.name: case for kind in kinds for each in kind.values() for case in each}.values())
     sampled = _first_alone(crew, lambda: _samples(cases, places))
     structures = {name: each.structure for name, each in sampled.items()}
-    prompts, others = (prompts_of(each, config.curriculum, structures) for each in (usual, far))
+    prompts, far, shown = (prompts_of(kind, config.curriculum, structures) for kind in kinds)
 
     def slow(prompt: Prompt) -> bool:
         return sampled[prompt.case].sample.nonzeros > FAR_PLAYED[prompt.problem.op]
 
-    prompts += [each for each in others if not slow(each)]
-    unplayed = [each for each in others if slow(each)]
+    prompts += [each for each in far if not slow(each)]
+    unplayed = [*(each for each in far if slow(each)), *shown]
     lines: dict[Pair, tuple[str, ...]] = {}
     if config.play.explored or config.admit_steps:
         lines = _first_alone(crew, lambda: admitted_of([*prompts, *unplayed], places.admitted_file, places.matrices))
