@@ -122,6 +122,18 @@ def test_a_matrix_that_refuses_a_layout_gets_it_no_more_and_the_others_keep_it(w
     assert again["admit/lacks"] < figures["admit/lacks"] / 10
 
 
+def test_what_is_admitted_is_learnt_at_temperature_1_whatever_programs_are_drawn_at(weights: Path) -> None:
+    def lacking(temperature: float) -> tuple[float, float]:
+        config = replace(pure("grpo", 1), admit_steps=1, admit_batch=4)
+        config = replace(config, play=replace(config.play, settings=SampleSettings(temperature, max_tokens=40)))
+        learner, taught, _ = opened(weights, config)
+        (line,) = taught.drawn(learner, [LONG], seed=0)
+        return line.lacks, taught.teach(learner, 0)["admit/loss"]
+
+    cold, plain = lacking(0.3), lacking(1.0)
+    assert cold == pytest.approx(plain, rel=1e-4) and min(cold) > 0
+
+
 def test_far_matrices_are_learnt_from_as_kinds_of_their_own(weights: Path) -> None:
     config = replace(pure("grpo", 1), admit_steps=60, admit_batch=4)
     config = replace(config, loop=replace(config.loop, learning_rate=1e-3))

@@ -69,7 +69,7 @@ FAR_PER_ROW = (3.0, 300.0)
 SHOWN_SIZES = ((0.35, 1e3, 1e4), (0.35, 1e4, 1e5), (0.3, 1e5, 1.5e6))
 """of `shown_cases`: what is admitted goes by ratios and by 65 thousand columns, which small ones have as well"""
 SHOWN_FROM = 10_000
-"""their first number, and how far their seeds are from those that are played"""
+"""their first number, far behind those that are played; their seeds lie apart as well"""
 DRAWN_MOST = {"spmv": 3e6, "spmm": 1.5e6}
 """nonzeros of `drawn_cases`"""
 LARGE_DRAWN = (2.5e6, 2e7)

@@ -26,13 +26,16 @@ from sparserl.train.loop import autocast
 from sparserl.train.rl.curriculum import kind_of
 from sparserl.train.rl.learner import Learner, Line
 from sparserl.train.rl.nouns import Prompt
-from sparserl.train.rl.objective import admission, log_probs_of
+from sparserl.train.rl.objective import Batch, admission, log_probs_of
 from sparserl.train.rl.rounds import seed_of
 
 LONGEST = 48
 """tokens of a layout line"""
 SPARE = 2
 """lines that are written for one that is learnt from"""
+TEMPERATURE = 1.0
+"""that lines are written and learnt at, whatever programs are drawn at: at a lower one next to nothing forbidden is
+left to be seen on the matrices that are learnt from, long before that is so on others"""
 TOGETHER = 256
 """lines that go through the policy at one time, all logits kept"""
 
@@ -64,7 +67,7 @@ class Admission:
         kept = _worst_and_others(lines, wanted, rng)
         learner.policy.train()
         found = [
-            learner.step(part, lambda batch: admission(learner.policy, batch), number)["admission_loss"]
+            learner.step(part, lambda batch: admission(learner.policy, _plain(batch)), number)["admission_loss"]
             for part in (kept[at : at + config.admit_batch] for at in range(0, wanted, config.admit_batch))
         ]
         lacks = float(np.mean([line.lacks for line in lines]))
@@ -92,7 +95,8 @@ class Admission:
         batch = collate(
             [learner.look(each) for each in prompts], [each.problem for each in prompts], play.machine, play.mode
         )
-        found = self.sampler.sample(batch, 1, replace(play.settings, seed=seed, max_tokens=LONGEST), mask=masks)
+        settings = replace(play.settings, temperature=TEMPERATURE, seed=seed, max_tokens=LONGEST)
+        found = self.sampler.sample(batch, 1, settings, mask=masks)
         lines = [_line(*each) for each in zip(prompts, [one.ids for (one,) in found], masks, strict=True)]
         parts = (lines[at : at + TOGETHER] for at in range(0, len(lines), TOGETHER))
         return [line for part in parts for line in _with_targets(learner, part)]
@@ -118,12 +122,16 @@ def _line(prompt: Prompt, written: Sequence[int], mask: AdmittedLayouts) -> Line
     return Line(prompt, np.array(ids, dtype=np.int64), np.arange(len(ids)) > 0, {}, tuple(allowed))
 
 
+def _plain(batch: Batch) -> Batch:
+    return replace(batch, temperature=TEMPERATURE)
+
+
 @torch.no_grad()
 def _with_targets(learner: Learner, lines: Sequence[Line]) -> list[Line]:
     """In logarithms: what may stand there can be so improbable that as a number it is 0, and is to be learnt most."""
     learner.policy.eval()
     with autocast(learner.device):
-        log_probs = log_probs_of(learner.policy, learner.batch(lines)).float().cpu().numpy()
+        log_probs = log_probs_of(learner.policy, _plain(learner.batch(lines))).float().cpu().numpy()
     found, at = [], 0
     for line in lines:
         rows = log_probs[at : (at := at + len(line.allowed))]
