@@ -281,7 +281,7 @@ def shown_cases(count: int, *, real: bool = False, most_nonzeros: float = 0.0) -
     """For SpMV `count` of each kind: generated ones, with strays, drawn, cut, and where asked for twisted real ones."""
     problem, most = Problem(), most_nonzeros or SHOWN_SIZES[-1][-1]
     usual = range_for(problem)
-    within = replace(usual, sizes=((1.0, most / 10, most),) if most_nonzeros else SHOWN_SIZES)
+    within = range_up_to(problem, most_nonzeros) if most_nonzeros else replace(usual, sizes=SHOWN_SIZES)
     first = usual.first_seed + SHOWN_FROM
     return [
         *drawn_cases(problem, count, most, SHOWN_FROM),
