@@ -14,16 +14,16 @@ import torch
 from rl_tiny import LAYOUTS, fitted, prompts, pure, sampled
 from sparserl.errors import SparseRLError
 from sparserl.policy.checkpoint import load_policy
-from sparserl.policy.encoder import collate
+from sparserl.policy.encoder import EncoderInput, collate
 from sparserl.policy.sampler import Sampler, SampleSettings
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Problem
 from sparserl.train.cases import FAR_PLAYED, shown_cases
-from sparserl.train.rl.admission import Admission
+from sparserl.train.rl.admission import FRESH, SPARE, Admission
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew
 from sparserl.train.rl.curriculum import Curriculum, CurriculumConfig, Results, kind_of
-from sparserl.train.rl.learner import Learner
+from sparserl.train.rl.learner import Learner, Line
 from sparserl.train.rl.nouns import Prompt
 from sparserl.train.rl.objective import admission
 from sparserl.train.rl.table import open_table
@@ -120,6 +120,32 @@ def test_a_matrix_that_refuses_a_layout_gets_it_no_more_and_the_others_keep_it(w
     assert learner.steps == 60
     again = taught.teach(learner, 1)
     assert again["admit/lacks"] < figures["admit/lacks"] / 10
+
+
+def test_many_steps_draw_lines_anew_and_the_encoder_reads_a_part_of_them_at_a_time(
+    weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(pure("grpo", 1), admit_steps=FRESH + 1, admit_batch=2)
+    config = replace(config, play=replace(config.play, settings=replace(config.play.settings, batch=30)))
+    learner, taught, _ = opened(weights, config)
+    drawn: list[tuple[int, int]] = []
+    read: list[int] = []
+    plain, prefix = taught.drawn, learner.policy.prefix
+
+    def counted(learner: Learner, prompts: Sequence[Prompt], seed: int) -> list[Line]:
+        drawn.append((learner.steps, len(prompts)))
+        return plain(learner, prompts, seed)
+
+    def noted(matrix: EncoderInput) -> torch.Tensor:
+        read.append(len(matrix.sizes))
+        return prefix(matrix)
+
+    monkeypatch.setattr(taught, "drawn", counted)
+    monkeypatch.setattr(taught.sampler.policy, "prefix", noted)
+    figures = taught.teach(learner, 0)
+    assert drawn == [(0, SPARE * 2 * FRESH), (FRESH, SPARE * 2)] and learner.steps == FRESH + 1
+    assert max(read) == 30, "of 192 lines"
+    assert figures["admit/lacks"] > 0
 
 
 def test_what_is_admitted_is_learnt_at_temperature_1_whatever_programs_are_drawn_at(weights: Path) -> None:

@@ -10,10 +10,11 @@ against them, as it can't tell whether they are admitted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import cycle, islice, zip_longest
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -29,10 +30,14 @@ from sparserl.train.rl.nouns import Prompt
 from sparserl.train.rl.objective import Batch, admission, log_probs_of
 from sparserl.train.rl.rounds import seed_of
 
+Item = TypeVar("Item")
+
 LONGEST = 48
 """tokens of a layout line"""
 SPARE = 2
 """lines that are written for one that is learnt from"""
+FRESH = 48
+"""steps at most that are learnt from lines of the same weights"""
 TEMPERATURE = 1.0
 """that lines are written and learnt at, whatever programs are drawn at: at a lower one next to nothing forbidden is
 left to be seen on the matrices that are learnt from, long before that is so on others"""
@@ -58,20 +63,22 @@ class Admission:
         if not config.admit_steps:  # nobody may have asked what is admitted
             return {}
         rng = np.random.default_rng(seed_of(config.loop.seed, number, 11))
-        wanted = config.admit_steps * config.admit_batch
-        drawn = self._chosen(SPARE * wanted, rng)
-        if not drawn:
-            return {}
-        seed = int(rng.integers(1 << 32))
-        lines = learner.crew.told(self.drawn(learner, drawn, seed) if learner.crew.first else [])
-        kept = _worst_and_others(lines, wanted, rng)
-        learner.policy.train()
-        found = [
-            learner.step(part, lambda batch: admission(learner.policy, _plain(batch)), number)["admission_loss"]
-            for part in (kept[at : at + config.admit_batch] for at in range(0, wanted, config.admit_batch))
-        ]
-        lacks = float(np.mean([line.lacks for line in lines]))
-        return {"admit/lacks": lacks, "admit/loss": float(np.mean(found))}
+        lacks, losses = [], []
+        for begun in range(0, config.admit_steps, FRESH):
+            wanted = min(FRESH, config.admit_steps - begun) * config.admit_batch
+            drawn = self._chosen(SPARE * wanted, rng)
+            if not drawn:
+                return {}
+            seed = int(rng.integers(1 << 32))
+            lines = learner.crew.told(self.drawn(learner, drawn, seed) if learner.crew.first else [])
+            lacks += [line.lacks for line in lines]
+            kept = _worst_and_others(lines, wanted, rng)
+            learner.policy.train()
+            losses += [
+                learner.step(part, lambda batch: admission(learner.policy, _plain(batch)), number)["admission_loss"]
+                for part in _parts(kept, config.admit_batch)
+            ]
+        return {"admit/lacks": float(np.mean(lacks)), "admit/loss": float(np.mean(losses))}
 
     @cached_property
     def _kinds(self) -> list[list[int]]:
@@ -90,6 +97,10 @@ class Admission:
 
     def drawn(self, learner: Learner, prompts: Sequence[Prompt], seed: int) -> list[Line]:
         """A layout line for each prompt, with all that may stand at each of its places, and how often."""
+        parts = _parts(prompts, learner.config.play.settings.batch)  # what the encoder reads of all would fill a GPU
+        return [line for at, part in enumerate(parts) for line in self._written(learner, part, seed_of(seed, at))]
+
+    def _written(self, learner: Learner, prompts: Sequence[Prompt], seed: int) -> list[Line]:
         play = learner.config.play
         masks = [AdmittedLayouts(self.admitted(each), self.tokenizer) for each in prompts]
         batch = collate(
@@ -98,8 +109,11 @@ class Admission:
         settings = replace(play.settings, temperature=TEMPERATURE, seed=seed, max_tokens=LONGEST)
         found = self.sampler.sample(batch, 1, settings, mask=masks)
         lines = [_line(*each) for each in zip(prompts, [one.ids for (one,) in found], masks, strict=True)]
-        parts = (lines[at : at + TOGETHER] for at in range(0, len(lines), TOGETHER))
-        return [line for part in parts for line in _with_targets(learner, part)]
+        return [line for part in _parts(lines, TOGETHER) for line in _with_targets(learner, part)]
+
+
+def _parts(whole: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    return (whole[at : at + size] for at in range(0, len(whole), size))
 
 
 def _worst_and_others(lines: Sequence[Line], count: int, rng: np.random.Generator) -> list[Line]:
