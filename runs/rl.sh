@@ -10,9 +10,9 @@
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # STAGE         rl      106 rounds of 64 matrices and 32 programs: 217 088 judged rollouts. Twice as many matrices as a
 #                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn.
-#                       The run in results/rl/run has 101 rounds so far: no --large-drawn and --strewn matrices in the
-#                       first 59 of them, 150 large drawn ones in the next ten, --admit-steps from the 70th on, --far
-#                       from the 80th on, played from the 89th on; no --shown yet
+#                       The run in results/rl/run had no --large-drawn and --strewn matrices in the first 59 rounds, 150
+#                       large drawn ones in the next ten, --admit-steps from the 70th on, --far from the 80th on, played
+#                       from the 89th on, --shown from the 102nd on
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
 #               beyond  new programs against the best recipes: on these 200 and, within 16 samples, on the unseen ones
