@@ -16,7 +16,7 @@ Controls: `embedding="learnt"` reads tables instead of sinusoids; `source="blind
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -75,6 +75,10 @@ class EncoderInput(NamedTuple):
 
     def to(self, device: torch.device | str) -> EncoderInput:
         return EncoderInput(*(each.to(device, non_blocking=True) for each in self))
+
+    def parts(self, size: int) -> Iterator[EncoderInput]:
+        """`size` samples at a time."""
+        return (EncoderInput(*each) for each in zip(*(torch.split(whole, size) for whole in self), strict=True))
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class SampleSettings:
     stop_at_eos: bool = True
     """False: write `max_tokens` whatever comes (for measuring)"""
     batch: int = 512
-    """most sequences that step together; more are done in turns"""
+    """most sequences that step together, and matrices that are encoded together; more are done in turns"""
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -126,7 +126,7 @@ class Sampler:
         try:
             with torch.autocast(self.device.type, enabled=False):  # a caller's own must not reach into the steps
                 with self._autocast():
-                    prefix = self.policy.prefix(matrix.to(self.device))
+                    prefix = torch.cat([self.policy.prefix(e.to(self.device)) for e in matrix.parts(settings.batch)])
                 prompts = self._prompts(forced, prefix.shape[0])
                 masks = one_each(mask, prefix.shape[0])
                 rows = [(m, s / count) for m in range(prefix.shape[0]) for s in range(count)]

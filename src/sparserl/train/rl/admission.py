@@ -60,15 +60,13 @@ class Admission:
     def teach(self, learner: Learner, number: int) -> dict[str, float]:
         """The steps of round `number`; returns figures for the curves."""
         config = learner.config
-        if not config.admit_steps:  # nobody may have asked what is admitted
+        if not config.admit_steps or not self._kinds:  # without steps nobody may have asked what is admitted
             return {}
         rng = np.random.default_rng(seed_of(config.loop.seed, number, 11))
         lacks, losses = [], []
         for begun in range(0, config.admit_steps, FRESH):
             wanted = min(FRESH, config.admit_steps - begun) * config.admit_batch
             drawn = self._chosen(SPARE * wanted, rng)
-            if not drawn:
-                return {}
             seed = int(rng.integers(1 << 32))
             lines = learner.crew.told(self.drawn(learner, drawn, seed) if learner.crew.first else [])
             lacks += [line.lacks for line in lines]
@@ -97,10 +95,6 @@ class Admission:
 
     def drawn(self, learner: Learner, prompts: Sequence[Prompt], seed: int) -> list[Line]:
         """A layout line for each prompt, with all that may stand at each of its places, and how often."""
-        parts = _parts(prompts, learner.config.play.settings.batch)  # what the encoder reads of all would fill a GPU
-        return [line for at, part in enumerate(parts) for line in self._written(learner, part, seed_of(seed, at))]
-
-    def _written(self, learner: Learner, prompts: Sequence[Prompt], seed: int) -> list[Line]:
         play = learner.config.play
         masks = [AdmittedLayouts(self.admitted(each), self.tokenizer) for each in prompts]
         batch = collate(
