@@ -164,12 +164,12 @@ def pure(algorithm: Algorithm, rounds: int, seed: int = 0) -> RLConfig:
 
 
 def everything(algorithm: Algorithm, rounds: int = 4) -> RLConfig:
-    """Every part of a round, small: exploration, two turns, retiming, imitation, admission, best of k."""
+    """Every part of a round, small: exploration, two turns, retiming, variants, imitation, admission, best of k."""
     config = pure(algorithm, rounds)
     play = replace(config.play, count=4, explored=0.5, turns=2)
     few = replace(config.curriculum, prompts=2)
     config = replace(config, objective="best", k=2, minibatch=4, play=play, curriculum=few)
-    return replace(config, retimed=2, imitate_steps=1, imitate_batch=4, admit_steps=1, admit_batch=2)
+    return replace(config, retimed=2, varied=2, imitate_steps=1, imitate_batch=4, admit_steps=1, admit_batch=2)
 
 
 def fitted(folder: Path, steps: int = 140, seed: int = 0) -> Path:

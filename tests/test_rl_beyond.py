@@ -24,7 +24,7 @@ from sparserl.train.assess import text_sha
 from sparserl.train.rl import beyond_report, commands, fresh
 from sparserl.train.rl.beyond import FINALS, HEATS, BeyondConfig, field_of, finalists, settled
 from sparserl.train.rl.bounds import bound, share
-from sparserl.train.rl.climbing import CLIMBS, STEPS, from_climbs
+from sparserl.train.rl.climbing import CLIMBS, STEPS, WANTED, batches_of, from_climbs
 from sparserl.train.rl.matrices import pattern_of
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn, prompt_key
 from sparserl.train.rl.novelty import difference, folded, is_structurally_new, nearest_recipe
@@ -283,6 +283,7 @@ def test_climb_and_beyond_go_from_rollouts_to_a_page_and_do_nothing_twice(tmp_pa
     call(*climb)
     climbs = {key: each.tries for key, each in from_climbs(tmp_path / "climb").items()}
     assert climbs == {prompt_key(case(0)): 3, prompt_key(case(1)): 2}, "as many tries as the run had"
+    RolloutStore(run / "rollouts").add(2, [rollout(case(2), 0, NEW, 1.0)])  # the run goes on, with another matrix
     steps = read_jsonl(tmp_path / "climb" / STEPS)
     assert len(steps) == 5 and {each["try"] for each in steps} == {0, 1, 2}
     out = tmp_path / "beyond"
@@ -299,6 +300,13 @@ def test_climb_and_beyond_go_from_rollouts_to_a_page_and_do_nothing_twice(tmp_pa
     call(*climb)
     call(*beyond)
     assert all(path.read_bytes() == data for path, data in before.items())
+    assert {each["pair"] for each in read_jsonl(tmp_path / "climb" / WANTED)} == {*climbs}
+
+
+def test_batches_are_of_one_problem_and_every_problem_has_one_before_any_has_two() -> None:
+    problems = {**{f"a{at}": "spmm" for at in range(5)}, **{f"b{at}": "spmv" for at in range(2)}}
+    assert batches_of(problems, 2) == [["a0", "a1"], ["b0", "b1"], ["a2", "a3"], ["a4"]]
+    assert batches_of({}, 2) == []
 
 
 def test_a_folder_of_other_settings_is_refused(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from sparserl.train.controls import SMS
 from sparserl.train.rl import explore
 from sparserl.train.rl.climb import Climb, ClimbConfig, climb
 from sparserl.train.rl.curriculum import PROBLEMS, Curriculum, CurriculumConfig, Results, Seen, every_prompt, kind_of
-from sparserl.train.rl.explore import Elites, ExploreConfig, Explorer, mapping_of, pair_of
+from sparserl.train.rl.explore import Elites, ExploreConfig, Explorer, line_kind, mapping_of, pair_of
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn
 from sparserl.train.rl.referee import open_referee
 from sparserl.train.withheld import withheld_text
@@ -83,7 +83,7 @@ def test_lines_are_ranked_by_their_probability_under_the_policy(policy: Policy) 
 
 
 def test_openings_are_admitted_lines_from_the_top_as_a_program_would_begin(policy: Policy) -> None:
-    config = ExploreConfig(top=4, temperature=1e6, even=0.0)
+    config = ExploreConfig(top=4, kinds=0, temperature=1e6, even=0.0)
     asked = explorer(policy, config)
     top = {line for line, _ in asked.ranked(PROMPT)[:4]}
     (drawn,) = asked.openings([PROMPT], 8, seed=0)
@@ -98,6 +98,22 @@ def test_openings_are_admitted_lines_from_the_top_as_a_program_would_begin(polic
     assert len({tuple(ids) for ids in cold}) == 1
     even = explorer(policy, replace(config, temperature=1e-6, even=1.0)).openings([PROMPT], 8, seed=0)[0]
     assert len({tuple(ids) for ids in even}) == 4
+
+
+def test_beside_the_most_probable_lines_every_other_kind_of_layout_has_its_own(policy: Policy) -> None:
+    """A policy that is sure of one kind has nothing else on top, and would never hear that another is faster."""
+    asked = explorer(policy, ExploreConfig(top=3, kinds=4, temperature=1e-6, even=1.0))
+    ranked = asked.ranked(PROMPT)
+    top = [line for line, _ in ranked[:3]]
+    others: list[str] = []
+    for line, _ in ranked[3:]:
+        if line_kind(line) not in {line_kind(each) for each in [*top, *others]}:
+            others.append(line)
+    assert [line for line, _ in asked.shortlist(PROMPT)] == top + others[:4] and len(others) > 4
+    (drawn,) = asked.openings([PROMPT], 14, seed=0)
+    assert Counter(TOKENIZER.decode(ids[1:]).rstrip("\n") for ids in drawn) == dict.fromkeys(top + others[:4], 2)
+    assert line_kind("blocks b=4 order=col index=int16") == "blocks b=4"
+    assert line_kind("slices c=32 sigma=1 group=1 index=int32") == "slices"
 
 
 def test_openings_depend_on_the_seed_and_the_prompt_alone(policy: Policy) -> None:

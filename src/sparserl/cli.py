@@ -43,7 +43,8 @@ for _stage in (
     commands_corpus.corpus, commands_tokens.tokenizer, commands_encode.encoder, commands_collect.collect,
     commands_collect.estimate, commands_collect.misfits,
     commands_stages.pretrain, commands_stages.sft, commands_stages.worth, commands_stages.turns, commands_stages.rank,
-    commands_rl.rl, commands_rl.rl_many, commands_control.climb, commands_control.beyond, commands_control.curves,
+    commands_rl.rl, commands_rl.rl_many,
+    commands_control.climb, commands_control.play, commands_control.beyond, commands_control.curves,
     commands_stages.ship, commands_encode.probe,
 ):  # fmt: skip
     train.command()(_stage)

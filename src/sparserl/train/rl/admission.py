@@ -4,8 +4,8 @@ Layout lines are written for prompts of every kind, under a mask that leaves the
 those for which the policy would most probably write something else without it, and as many of the others. What it would
 say at each of their tokens, were all others impossible, is what it is to say without the mask, so that it needs none.
 Which of the admitted ones come how often stays as it was. Rollouts teach the same, but only for the matrices of their
-round, and only where something forbidden was drawn. Not covered: layout lines that no recipe has; the loss speaks
-against them, as it can't tell whether they are admitted.
+round, and only where something forbidden was drawn. Not covered: layout lines that neither a recipe nor the archive has
+(`found_lines`); the loss speaks against them, as it can't tell whether they are admitted.
 """
 
 from __future__ import annotations

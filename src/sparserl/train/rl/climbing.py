@@ -4,8 +4,10 @@
     sparserl train climb --out runs/climb --tries 64 --cases 100            # training matrices, 64 tries each
 
 For every matrix: the reference search fits the recipes (`fitted`, recipes.jsonl), and from the best of them a climb
-(`climb`) spends its tries. Matrices are climbed in batches; a batch that was broken off is climbed again.
+(`climb`) spends its tries. Matrices are climbed in batches, those of each problem in turn, so that a part of them is of
+all problems; a batch that was broken off is climbed again, and none is begun that would be.
 
+    wanted.jsonl    the matrices and the tries on each: a run that has gone on has others, of which others were drawn
     climbs.jsonl    one line a matrix: the start, the best program, its speed, how many tries
     steps.jsonl     one line a try, with the program's text
 
@@ -15,8 +17,9 @@ Not covered: evaluation matrices; a climb is judged by the referee of training.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,9 @@ from sparserl.train.rl.referee import Referee
 from sparserl.train.rl.tried import Tried
 
 CLIMBS, STEPS, RECIPES, ABOUT = "climbs.jsonl", "steps.jsonl", "recipes.jsonl", "about.json"
+WANTED = "wanted.jsonl"
+Wanted = dict[str, tuple[Prompt, int]]
+"""prompts with the tries on each, by key"""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,22 @@ class ClimbingConfig:
     fit: FitConfig = field(default_factory=FitConfig)
     together: int = 32
     """climbs of one batch: enough to keep every judging process busy"""
+
+
+def begun_with(out: Path, wanted: Callable[[], Wanted]) -> Wanted:
+    """What the climbs of a folder are on: asked for by the first call, and written down for the others."""
+    if not (out / WANTED).exists():
+        append_jsonl(
+            out / WANTED,
+            *({"pair": key, "prompt": prompt_to_record(prompt), "tries": n} for key, (prompt, n) in wanted().items()),
+        )
+    return read_wanted(out)
+
+
+def read_wanted(folder: Path) -> Wanted:
+    """That of a folder of climbs; nothing where it is none."""
+    records = read_jsonl(folder / WANTED)
+    return {each["pair"]: (prompt_from_record(each["prompt"]), int(each["tries"])) for each in records}
 
 
 def climbing(
@@ -55,18 +77,31 @@ def climbing(
     done = {record["pair"] for record in read_jsonl(out / CLIMBS)}
     left = [key for key in wanted if key not in done]
     recipes = fitted([wanted[key][0] for key in left], config.fit, out / RECIPES, until)
-    # a problem at a time: what tells new programs from recipes (`variants`) is kept for few of them
-    able = sorted((key for key in left if recipes.get(key)), key=lambda key: problem_name(wanted[key][0].problem))
-    for at in range(0, len(able), config.together):
-        if time.monotonic() > until:
+    able = {key: problem_name(wanted[key][0].problem) for key in left if recipes.get(key)}
+    count, longest_s = len(done), 0.0
+    for keys in batches_of(able, config.together):
+        began = time.monotonic()
+        if began + longest_s > until:
             return
-        keys = able[at : at + config.together]
         starts = [(wanted[key][0], recipes[key][0]) for key in keys]
         climbs = climb(starts, referee, config.climb, [max(1, wanted[key][1]) for key in keys])
         append_jsonl(out / STEPS, *(record for each in climbs for record in each.records()))
         append_jsonl(out / CLIMBS, *(_record(key, each) for key, each in zip(keys, climbs, strict=True)))
         better = sum(each.best != each.start for each in climbs)
-        yield f"{len(done) + at + len(keys)} of {len(wanted)} matrices climbed, {better} of {len(keys)} got faster"
+        count, longest_s = count + len(keys), max(longest_s, time.monotonic() - began)
+        yield f"{count} of {len(wanted)} matrices climbed, {better} of {len(keys)} got faster"
+
+
+def batches_of(problems: Mapping[str, str], size: int) -> list[list[str]]:
+    """The keys in batches of one problem each, a batch of every problem in turn.
+
+    What tells new programs from recipes (`variants`) is kept for few problems.
+    """
+    by_problem: dict[str, list[str]] = {}
+    for key, problem in problems.items():
+        by_problem.setdefault(problem, []).append(key)
+    parts = [[keys[at : at + size] for at in range(0, len(keys), size)] for _, keys in sorted(by_problem.items())]
+    return [batch for row in zip_longest(*parts) for batch in row if batch is not None]
 
 
 def complete(wanted: Sequence[str], out: Path) -> bool:

@@ -1,4 +1,4 @@
-"""`sparserl train climb`, `beyond` and `curves`: the commands. What they do is in `climbing`, `beyond` and `curves`.
+"""`sparserl train climb`, `play`, `beyond` and `curves`: the commands. What they do is in `climbing`, `playing`, …
 
 A command that stopped because its `--budget` was spent ends with exit code 75 (try again): call it again, with the same
 arguments, and it goes on.
@@ -16,8 +16,9 @@ from sparserl.errors import SparseRLError
 from sparserl.train.commands_stages import TRY_AGAIN
 
 if TYPE_CHECKING:
+    from sparserl.train.rl.climbing import Wanted
     from sparserl.train.rl.fitted import FitConfig
-    from sparserl.train.rl.nouns import Prompt
+    from sparserl.train.rl.referee import Referee
     from sparserl.train.rl.tried import Tried
 
 Out = Annotated[Path, typer.Option(help="Folder of the records; a run that was stopped goes on there.")]
@@ -55,31 +56,25 @@ def climb(
     """Hill-climbing from the best recipe, with as many judged tries: the control of reinforcement learning."""
     from sparserl.train.rl.climb import ClimbConfig
     from sparserl.train.rl.climbing import CLIMBS as CLIMBED
-    from sparserl.train.rl.climbing import ClimbingConfig, climbing, complete
-    from sparserl.train.rl.referee import RefereeConfig, open_referee
+    from sparserl.train.rl.climbing import ClimbingConfig, begun_with, climbing, complete
 
     given = dict(locals())
     modes = tuple(mode or ("solver",))
     fit = _fit(given, modes)
-    wanted = _wanted(given, modes)
+    wanted = begun_with(out, lambda: _wanted(given, modes))
     if complete(list(wanted), out):
         _leave(True, str(out / CLIMBED))
         return
     own = ClimbConfig(tries=tries or 1, batch=batch, modes=modes, seed=seed)
-    settings = {"device": device, "modes": modes, "workers": workers, "folder": str(matrices or ""), "seed": seed}
-    try:
-        referee = open_referee(device, RefereeConfig(**settings))  # type: ignore[arg-type]  # it checks them itself
-    except ValueError as error:
-        raise SparseRLError(str(error)) from error
-    with closing(referee):
+    with closing(_referee(given, modes)) as referee:
         for line in climbing(wanted, referee, ClimbingConfig(own, fit, together), out, budget or float("inf")):
             typer.echo(line)
     _leave(complete(list(wanted), out), str(out / CLIMBED))
 
 
-def _wanted(given: dict[str, Any], modes: tuple[str, ...]) -> dict[str, tuple[Prompt, int]]:
-    """The prompts with their tries, by key."""
+def _wanted(given: dict[str, Any], modes: tuple[str, ...]) -> Wanted:
     from sparserl.train.commands_collect import problem_of
+    from sparserl.train.rl.climbing import read_wanted
     from sparserl.train.rl.curriculum import PROBLEMS, CurriculumConfig, every_prompt
     from sparserl.train.rl.nouns import prompt_key
     from sparserl.train.rl.tried import drawn, from_rollouts
@@ -87,8 +82,11 @@ def _wanted(given: dict[str, Any], modes: tuple[str, ...]) -> dict[str, tuple[Pr
     problems = tuple(problem_of(text) for text in given["problem"] or ()) or PROBLEMS
     tries = given["tries"]
     if given["like"]:
-        found = from_rollouts(given["like"], modes)
-        held = {key: (each.prompt, tries or each.tries) for key, each in found.items()}
+        climbs = {folder: read_wanted(folder) for folder in given["like"]}
+        held = {key: (prompt, tries or count) for each in climbs.values() for key, (prompt, count) in each.items()}
+        runs = [folder for folder in given["like"] if not climbs[folder]]
+        found = from_rollouts(runs, modes)
+        held |= {key: (each.prompt, tries or each.tries) for key, each in found.items()}
         return drawn(
             {k: each for k, each in held.items() if each[0].problem in problems}, given["count"], given["seed"]
         )
@@ -103,13 +101,65 @@ def _wanted(given: dict[str, Any], modes: tuple[str, ...]) -> dict[str, tuple[Pr
     return drawn({prompt_key(prompt): (prompt, tries) for prompt in prompts}, given["count"], given["seed"])
 
 
+def _referee(given: dict[str, Any], modes: tuple[str, ...]) -> Referee:
+    from sparserl.train.rl.referee import RefereeConfig, open_referee
+
+    settings = {name: given[name] for name in ("device", "workers", "seed")}
+    settings |= {"modes": modes, "folder": str(given["matrices"] or "")}
+    try:
+        return open_referee(given["device"], RefereeConfig(**settings))
+    except ValueError as error:
+        raise SparseRLError(str(error)) from error
+
+
+def play(
+    *,
+    out: Out,
+    weights: Annotated[Path, typer.Option(help="Folder of the policy that plays.")],
+    like: Annotated[list[Path], typer.Option(help="RL run, or climbs: its matrices, as many judged tries on each.")],
+    tries: Annotated[int, typer.Option(help="programs judged on a matrix; 0: as many as --like")] = 0,
+    problem: Annotated[list[str] | None, typer.Option(help="'spmv f32', 'spmm f32 64' … [all the tested ones]")] = None,
+    count: Count = 0,
+    group: Annotated[int, typer.Option(help="programs of a matrix that are written together")] = 32,
+    prompts: Annotated[int, typer.Option(help="matrices a round")] = 64,
+    temperature: Annotated[float | None, typer.Option(help="in place of the policy's own")] = None,
+    device: Device = "cuda",
+    learn_on: Annotated[str, typer.Option(help="auto, cuda or cpu: where the policy runs")] = "auto",
+    matrices: Matrices = None,
+    samples: Annotated[Path | None, typer.Option(help="File of matrix samples, made once [OUT/samples.npz]")] = None,
+    mode: Modes = None,
+    target: Annotated[str | None, typer.Option(help="machine that the policy is told of [h200, or sim]")] = None,
+    workers: Workers = 0,
+    budget: Budget = 0.0,
+    seed: Seed = 0,
+) -> None:
+    """A policy writes for the matrices of a run again and learns nothing: what it finds now, with as many tries."""
+    from sparserl.train.rl.playing import ROUNDS, PlayingConfig, complete, playing
+
+    given = dict(locals())
+    modes = tuple(mode or ("solver",))
+    told = target or ("sim" if device == "sim" else "h200")
+    own = PlayingConfig(
+        weights, device, group, prompts, temperature, told,  # type: ignore[arg-type]  # it checks the device itself
+        modes=modes, learn_on=learn_on, seed=seed,
+    )  # fmt: skip
+    wanted = _wanted(given, modes)
+    places = {"matrices": matrices, "samples": samples, "budget_s": budget or float("inf")}
+    with closing(_referee(given, modes)) as referee:
+        for line in playing(wanted, referee, own, out, **places):  # type: ignore[arg-type]
+            typer.echo(line)
+    _leave(complete(wanted, own, out), str(out / ROUNDS))
+
+
 def beyond(
     *,
     out: Out,
     rollouts: Annotated[list[Path] | None, typer.Option(help="RL run whose programs are looked at.")] = None,
     evaluation: Annotated[Path | None, typer.Option(help="Or what `sparserl eval` wrote.")] = None,
     writer: Annotated[str, typer.Option(help="of --evaluation: whose samples")] = "",
-    climb: Annotated[Path | None, typer.Option(help="What `sparserl train climb` wrote, raced beside.")] = None,
+    climb: Annotated[
+        Path | None, typer.Option(help="What `sparserl train climb` wrote, raced beside: its matrices alone.")
+    ] = None,
     within: Annotated[int, typer.Option(help="only the last so many programs of each matrix; 0: all")] = 0,
     count: Count = 0,
     few: Annotated[int, typer.Option(help="new programs a matrix in the heat")] = 4,
@@ -129,7 +179,7 @@ def beyond(
     from sparserl.train.rl import beyond_report
     from sparserl.train.rl.beyond import BeyondConfig, complete
     from sparserl.train.rl.beyond import beyond as run
-    from sparserl.train.rl.climbing import from_climbs
+    from sparserl.train.rl.climbing import from_climbs, read_wanted
     from sparserl.train.rl.side_by_side import RaceConfig
     from sparserl.train.rl.tried import drawn
 
@@ -140,8 +190,10 @@ def beyond(
     modes = tuple(mode or ("solver",))
     race = RaceConfig(device, modes, rounds, workers=workers, folder=str(matrices or ""))  # type: ignore[arg-type]
     config = BeyondConfig(_fit(given, modes), race, few, processes=processes, ahead=ahead)
-    tried = drawn(_tried(given, modes), count, seed)
     climbs = from_climbs(climb) if climb is not None else {}
+    climbed = read_wanted(climb) if climb is not None else {}
+    tried = {key: each for key, each in _tried(given, modes).items() if not climbed or key in climbed}
+    tried = drawn(tried, count, seed)
     for line in run(tried, climbs, config, out, budget or float("inf")):
         typer.echo(line)
     _say_beyond(beyond_report.write(out), out)

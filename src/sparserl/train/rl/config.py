@@ -66,6 +66,8 @@ class RLConfig:
 
     retimed: int = 2
     """programs a group, the fastest, that are timed again beside the incumbent; 0: none, and then no elites"""
+    varied: int = 0
+    """mutations of the fastest program known on each matrix of a round that are judged too, for the archive; 0: none"""
     imitate_steps: int = 4
     """optimiser steps on verified winners a round; 0: none"""
     imitate_batch: int = 32
@@ -108,7 +110,7 @@ class RLConfig:
                 raise SparseRLError(
                     f"The '{name}' of reinforcement learning must be at least 1. Got {getattr(self, name)}."
                 )
-        for name in ("noise", "value_warmup", "retimed", "imitate_steps", "imitate_scale", "admit_steps"):
+        for name in ("noise", "value_warmup", "retimed", "varied", "imitate_steps", "imitate_scale", "admit_steps"):
             if getattr(self, name) < 0:
                 raise SparseRLError(
                     f"The '{name}' of reinforcement learning must not be negative. Got {getattr(self, name)}."

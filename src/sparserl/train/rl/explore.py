@@ -1,7 +1,8 @@
 """Exploration: openings from the policy's own top layouts, and an archive of the best programs of every kind.
 
 `Explorer` scores every layout line that a matrix admits under the policy (one forward pass, nothing is drawn), keeps
-the most probable and draws openings from these at a temperature. An opening is '<layout>' and the line; its tokens are
+the most probable ones and that of each next kind (`line_kind`: a policy that is sure of blocks of 4 has nothing but
+these on top), and draws openings from them at a temperature. An opening is '<layout>' and the line; its tokens are
 given, so no gradient flows to them, and the rest of the program is the policy's.
 
 `Elites` keeps the best verified program of each cell: problem × structure class × layout name × mapping, where the
@@ -9,7 +10,7 @@ mapping (`mapping_of`) is how work is laid on threads; and that of each matrix a
 both alike, the more a program leads the policy's own mean on its matrix the more often: cells keep kinds alive that are
 seldom best, matrices tell what is best where. Programs with a withheld combination of features are never kept.
 
-Not covered: layout lines that no recipe has (the policy may write them; an opening never gives them).
+Not covered: layout lines that neither a recipe nor the archive has (the policy may write them; no opening does).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from torch import Tensor
 
 from sparserl.bench.reference import problem_name
 from sparserl.errors import ProgramError, SparseRLError, StoreError
+from sparserl.layouts import parse_line
 from sparserl.matrix import Array
 from sparserl.policy.encoder import collate
 from sparserl.policy.model import Policy
@@ -43,6 +45,8 @@ from sparserl.train.withheld import combination, withheld_program
 
 Pair = tuple[str, str]
 """a case and a problem, by their names"""
+BLOCK_SIZE = "b"
+"""the parameter of a layout of blocks"""
 
 
 def pair_of(prompt: Prompt) -> Pair:
@@ -58,9 +62,11 @@ class ExploreConfig:
 
     top: int = 8
     """layout lines a prompt that may be drawn: the most probable ones"""
+    kinds: int = 6
+    """lines beside them: the most probable one of each kind that is not among these, of so many kinds"""
     temperature: float = 2.0
     """of the draw among them: above 1, what the policy rarely writes comes more often than it would"""
-    even: float = 0.3
+    even: float = 0.5
     """share of the draws that knows no probabilities: a policy that is sure of one line still tries the others"""
     batch: int = 256
     """lines that are scored together"""
@@ -72,8 +78,18 @@ class ExploreConfig:
                 "The 'top' and 'batch' of ExploreConfig must be at least 1, 'temperature' above 0. "
                 f"Got {self.top}, {self.batch} and {self.temperature}."
             )
-        if not 0 <= self.even <= 1:
-            raise SparseRLError(f"The 'even' of ExploreConfig must be in [0, 1]. Got {self.even}.")
+        if not 0 <= self.even <= 1 or self.kinds < 0:
+            raise SparseRLError(
+                "The 'even' of ExploreConfig must be in [0, 1] and 'kinds' not negative. "
+                f"Got {self.even} and {self.kinds}."
+            )
+
+
+def line_kind(line: str) -> str:
+    """What kind of layout a line names: 'slices', 'blocks b=4'. The size of blocks is what is stored, not how."""
+    layout = parse_line(line)
+    sizes = [f"{key}={value}" for key, value in layout.params if key == BLOCK_SIZE]
+    return " ".join([layout.name, *sizes])
 
 
 class Explorer:
@@ -95,7 +111,17 @@ class Explorer:
 
     def openings(self, prompts: Sequence[Prompt], count: int, seed: int) -> list[list[list[int]]]:
         """`count` openings for each prompt; none where the matrix admits no recipe's layout."""
-        return [self._drawn(self.ranked(prompt)[: self.config.top], prompt, count, seed) for prompt in prompts]
+        return [self._drawn(self.shortlist(prompt), prompt, count, seed) for prompt in prompts]
+
+    def shortlist(self, prompt: Prompt) -> list[tuple[str, float]]:
+        """The lines that openings are drawn from, the most probable first."""
+        ranked, top = self.ranked(prompt), self.config.top
+        seen = {line_kind(line) for line, _ in ranked[:top]}
+        firsts: dict[str, tuple[str, float]] = {}
+        for line, score in ranked[top:]:
+            if (kind := line_kind(line)) not in seen:
+                firsts.setdefault(kind, (line, score))
+        return [*ranked[:top], *list(firsts.values())[: self.config.kinds]]
 
     def ranked(self, prompt: Prompt) -> list[tuple[str, float]]:
         """Every admitted line with its log-probability after the matrix, the most probable first."""

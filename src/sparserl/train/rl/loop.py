@@ -3,8 +3,9 @@
     sparserl train rl --weights runs/sft --out runs/rl [--algorithm ppo|grpo] [--objective mean|best] [--resume]
     accelerate launch --num_processes 4 -m sparserl train rl …      # a process a GPU, each with a judge of its own
 
-A round: draw prompts → play (half of each group from a layout drawn for it) → judge → time the winners again → imitate
-verified winners → policy gradient → what matrices admit → figures → checkpoint. A run folder holds
+A round: draw prompts → play (half of each group from a layout drawn for it) → judge → time the winners again → vary
+them, where asked for → imitate verified winners → policy gradient → what matrices admit → figures → checkpoint. A run
+folder holds
 
     config.json     the settings
     rounds.jsonl    one line a round: rewards, verdicts, entropy, KL, losses, seconds (of judging by phase, added up
@@ -61,14 +62,16 @@ from sparserl.train.rl.curriculum import Curriculum, Results
 from sparserl.train.rl.diagnostics import summary
 from sparserl.train.rl.episodes import Player
 from sparserl.train.rl.explore import Elites, Explorer
+from sparserl.train.rl.found_lines import FoundLines
 from sparserl.train.rl.imitate import imitate
 from sparserl.train.rl.learner import Learner
 from sparserl.train.rl.nouns import Rollout
 from sparserl.train.rl.referee import Counts
 from sparserl.train.rl.rollout_store import FOLDER, RolloutStore
-from sparserl.train.rl.rounds import Played, Round, may_teach, play_round, recall, reward_of, seed_of, shuffled
+from sparserl.train.rl.rounds import Played, Retiming, may_teach, play_round, recall, reward_of, seed_of, shuffled
 from sparserl.train.rl.table import Table, open_table
 from sparserl.train.rl.update import learn, lines_of, look_back, warm_up
+from sparserl.train.rl.vary import vary
 
 log = logging.getLogger(__name__)
 
@@ -97,11 +100,12 @@ class Run:
         for pair, best in table.known.items():
             self.played.results.known(pair, best)
         self.curriculum = Curriculum(table.prompts, config.curriculum)
-        openings = Explorer(policy, self.tokenizer, table.look, table.admitted, config.explore, mode=config.play.mode)
+        self.admitted = FoundLines(table.admitted)
+        openings = Explorer(policy, self.tokenizer, table.look, self.admitted, config.explore, mode=config.play.mode)
         sampler = Sampler(policy, self.tokenizer, device)
         earned = reward_of(config.weights, config.play.modes)
         self.player = Player(sampler, table.referee, earned, table.look, config.play, openings=openings)
-        self.admission = Admission(sampler, self.tokenizer, [*table.prompts, *table.unplayed], table.admitted)
+        self.admission = Admission(sampler, self.tokenizer, [*table.prompts, *table.unplayed], self.admitted)
         self.store = RolloutStore(places.out / FOLDER) if crew.first else None
         self.seconds: dict[str, float] = {}
         self._counted = self._counts()
@@ -109,13 +113,17 @@ class Run:
     def round(self) -> dict[str, Any]:
         """Play, judge and learn once; the figures of the round."""
         number, learner = self.number, self.learner
+        self.admitted.look_through(self.played.elites)
         with self._clock("play"):
             found = play_round(number, self.curriculum, self.player, self.played, crew=self.crew, config=self.config)
-        self._store(found)
+        self._store(found.brief, found.retimings)
+        with self._clock("vary"):
+            varied = vary(number, found, self.played, self.player, config=self.config, crew=self.crew)
+        self._store(varied.rollouts, varied.retimings)
         rollouts: Sequence[Rollout] = found.rollouts
         figures: dict[str, Any] = {"round": number, "rollouts": len(rollouts)}
         figures["tokens"] = sum(sum(each.written) for each in rollouts)
-        figures |= summary(rollouts, self.tokenizer.special)
+        figures |= summary(rollouts, self.tokenizer.special) | varied.figures
         rollouts = may_teach(rollouts)
         figures["withheld"] = len(found.rollouts) - len(rollouts)
         if self.config.shuffled:
@@ -142,10 +150,10 @@ class Run:
         counts = getattr(self.player.referee, "counts", None)
         return counts.figures() if isinstance(counts, Counts) else {}
 
-    def _store(self, found: Round) -> None:
+    def _store(self, rollouts: Sequence[Rollout], retimings: Sequence[Retiming]) -> None:
         if self.store is not None:
-            self.store.add(self.number, found.brief)
-            for prompt, judged in found.retimings:
+            self.store.add(self.number, rollouts)
+            for prompt, judged in retimings:
                 self.store.add_retimed(self.number, prompt, judged)
 
     @contextmanager

@@ -62,8 +62,8 @@ class Turn:
     """one past its last token (<eos> included)"""
 
 
-OWN, EXPLORED = "policy", "explore"
-"""where a rollout's layout comes from"""
+OWN, EXPLORED, VARIED = "policy", "explore", "varied"
+"""who wrote a rollout: the policy, the policy after a given layout, or a mutation"""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Rollout:
     """beside ids: whether the policy wrote the token; the loss is on these alone"""
     turns: Sequence[Turn]
     origin: str = OWN
-    """EXPLORED where the layout was given"""
+    """EXPLORED where the layout was given; VARIED: no tokens, the policy didn't write it"""
 
 
 def prompt_key(prompt: Prompt) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from math import log
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -24,11 +24,11 @@ from sparserl.judge.reward import RewardWeights, mean_speedup, reward
 from sparserl.records import Verdict
 from sparserl.train.rl.config import RLConfig
 from sparserl.train.rl.crew import Crew
-from sparserl.train.rl.curriculum import Curriculum, Results
+from sparserl.train.rl.curriculum import Results
 from sparserl.train.rl.diagnostics import skeleton_of
-from sparserl.train.rl.episodes import Player, Reward, log_speedup
+from sparserl.train.rl.episodes import Player, Reward, episode_reward, log_speedup
 from sparserl.train.rl.explore import Elites, pair_of
-from sparserl.train.rl.nouns import Judged, Prompt, Rollout
+from sparserl.train.rl.nouns import VARIED, Judged, Prompt, Rollout
 from sparserl.train.rl.referee import EagerReferee, Request, retime_all
 from sparserl.train.rl.rollout_store import open_rollouts
 from sparserl.train.rules import FAILURE
@@ -77,8 +77,15 @@ class Round:
     retimings: list[Retiming]
 
 
+class Draws(Protocol):
+    """Who says what is played; `curriculum.Curriculum` is one."""
+
+    def round(self, number: int, results: Results) -> list[Prompt]:
+        """The prompts of round `number`."""
+
+
 def play_round(
-    number: int, curriculum: Curriculum, player: Player, played: Played, *, config: RLConfig, crew: Crew
+    number: int, curriculum: Draws, player: Player, played: Played, *, config: RLConfig, crew: Crew
 ) -> Round:
     """A whole round, the same in every process; `played` is brought up to date."""
     prompts = curriculum.round(number, played.results)
@@ -96,7 +103,7 @@ def play_round(
     brief = sorted(crew.gather(own), key=lambda each: each.group)
     all_again = sorted(crew.gather(again), key=lambda each: each[0])
     longer = {group: judged for group, _, judged in all_again}
-    rollouts = [_with(each, longer.get(each.group, {}), player.reward) for each in brief]
+    rollouts = [with_longer(each, longer.get(each.group, {}), player.reward) for each in brief]
     remember(number, rollouts, played, config)
     return Round(rollouts, brief, [(prompt, judged) for _, prompt, judged in all_again])
 
@@ -141,7 +148,8 @@ def _fastest(members: Sequence[Rollout], config: RLConfig) -> list[str]:
     return sorted(speeds, key=lambda text: (-speeds[text], text))[: config.retimed]
 
 
-def _with(rollout: Rollout, judged: Mapping[str, Judged], earned: Reward) -> Rollout:
+def with_longer(rollout: Rollout, judged: Mapping[str, Judged], earned: Reward) -> Rollout:
+    """The rollout with the longer timings of its programs, where there are such."""
     turns = [
         replace(turn, judged=judged[turn.text], reward=earned(judged[turn.text])) if turn.text in judged else turn
         for turn in rollout.turns
@@ -161,6 +169,16 @@ def remember(number: int, rollouts: Sequence[Rollout], played: Played, config: R
             played.elites.offer(prompt, text, winners[text], mean, number)
 
 
+def remember_varied(number: int, rollouts: Sequence[Rollout], played: Played) -> None:
+    """The same with variants of winners: what the policy itself earns is not theirs to say."""
+    for each in rollouts:
+        pair = pair_of(each.prompt)
+        played.results.known(pair, episode_reward(each))
+        mean = played.elites.pairs[pair].mean if pair in played.elites.pairs else 0.0
+        for turn in each.turns:
+            played.elites.offer(each.prompt, turn.text, turn.judged, mean, number)
+
+
 def recall(folder: Path, prompts: Sequence[Prompt], played: Played, config: RLConfig) -> None:
     """The same from the rounds of another run, as they are stored, where it played some of these prompts.
 
@@ -168,13 +186,17 @@ def recall(folder: Path, prompts: Sequence[Prompt], played: Played, config: RLCo
     """
     store, earned = open_rollouts(folder), reward_of(config.weights, config.play.modes)
     own, source = {pair_of(each): each.source for each in prompts}, "gpu" if config.judged_on == "cuda" else "modelled"
-    longer = {(number, pair_of(prompt)): judged for number, prompt, judged in store.retimed()}
+    longer: dict[tuple[int, tuple[str, str]], dict[str, Judged]] = {}
+    for number, prompt, judged in store.retimed():  # of a round's two, that of the variants is the second
+        held = longer.setdefault((number, pair_of(prompt)), {})
+        held |= {text: each for text, each in judged.items() if text not in held}
     for number, group in groupby(store.rollouts(), key=lambda each: each[0]):
         rollouts = [each for _, each in group if own.get(pair_of(each.prompt)) == each.prompt.source]
         if any(turn.judged.times_us and turn.judged.source != source for each in rollouts for turn in each.turns):
             raise StoreError(f"The times of {folder} are not '{source}' as this run's are: they don't mix.")
-        rollouts = [_with(each, longer.get((number, pair_of(each.prompt)), {}), earned) for each in rollouts]
-        remember(number, rollouts, played, config)
+        rollouts = [with_longer(each, longer.get((number, pair_of(each.prompt)), {}), earned) for each in rollouts]
+        remember(number, [each for each in rollouts if each.origin != VARIED], played, config)
+        remember_varied(number, [each for each in rollouts if each.origin == VARIED], played)
 
 
 def mean_log_speed(members: Sequence[Rollout], modes: Sequence[str]) -> float:
