@@ -8,14 +8,17 @@
 # --collection  what `sparserl train collect` wrote: the best known of each of its matrices; for the controls of eval
 # --reference   the reference search to be held against, such as results/reference
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
-# STAGE         rl      106 rounds of 64 matrices and 32 programs: 217 088 judged rollouts. Twice as many matrices as a
+# STAGE         rl      117 rounds of 64 matrices and 32 programs: 239 616 judged rollouts. Twice as many matrices as a
 #                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn.
-#                       The run in results/rl/run had no --large-drawn and --strewn matrices in the first 59 rounds, 150
-#                       large drawn ones in the next ten, --admit-steps from the 70th on, --far from the 80th on, played
-#                       from the 89th on, --shown from the 102nd on
+#                       The run in results/rl/run (109 rounds so far) had no --large-drawn and --strewn matrices in the
+#                       first 59 rounds, 150 large drawn ones in the next ten, --admit-steps from the 70th on, --far from
+#                       the 80th on, played from the 89th on, --shown from the 102nd on (900, 3000 from the 107th on);
+#                       --varied and openings of every kind of layout are to come with the 110th
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
-#               beyond  new programs against the best recipes: on these 200 and, within 16 samples, on the unseen ones
+#               play    on the matrices of the climbs the last weights write as many programs once more
+#               beyond  new programs against the best recipes, and climbs: of the whole run and of 'play' on these 200,
+#                       and within 16 samples on the unseen ones
 #               ship    int8 weights
 # All of them without one. On several GPUs: SPARSERL="accelerate launch --num_processes 4 -m sparserl" for the stage rl.
 set -euo pipefail
@@ -33,10 +36,10 @@ while (($#)); do
     esac
 done
 [[ -n $weights ]] || { echo "rl.sh: name the policy to begin with, --weights DIR" >&2 && exit 2; }
-((${#stages[@]})) || stages=(rl eval climb beyond ship)
+((${#stages[@]})) || stages=(rl eval climb play beyond ship)
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
-rounds=${ROUNDS:-106} prompts=${PROMPTS:-64} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
+rounds=${ROUNDS:-117} prompts=${PROMPTS:-64} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
 mkdir -p "$out"
 start=$weights
 [[ ! -d $weights/policy ]] || start=$weights/policy
@@ -44,8 +47,8 @@ start=$weights
 rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
-        --group "$group" --imitate-steps 64 --admit-steps 96 --learning-rate 4e-5 --frozen \
-        --cases 1400 --large 250 --drawn 600 --large-drawn 400 --strewn 300 --far 800 --shown 900 "${twisted[@]}" \
+        --group "$group" --imitate-steps 64 --varied 8 --admit-steps 96 --learning-rate 4e-5 --frozen \
+        --cases 1400 --large 250 --drawn 600 --large-drawn 400 --strewn 300 --far 800 --shown 3000 "${twisted[@]}" \
         "${matrices[@]}" "${collection[@]}" \
         --samples "$out/samples.npz" --device "$device" --budget "$budget" --save-every 90 --resume
 }
@@ -65,11 +68,18 @@ climb() {
     "${sparserl[@]}" train climb --like "$out/rl" --out "$out/climb" --count "$count" --device "$device" \
         --budget "$budget" "${matrices[@]}"
 }
+play() {
+    "${sparserl[@]}" train play --weights "$out/rl" --like "$out/climb" --out "$out/play" --temperature 0.7 \
+        --samples "$out/samples.npz" --device "$device" --budget "$budget" "${matrices[@]}"
+}
 beyond() {  # against the recipes that the climbs began with: they were fitted to these very matrices
-    mkdir -p "$out/beyond"
-    [[ ! -f $out/climb/recipes.jsonl || -f $out/beyond/recipes.jsonl ]] || cp "$out/climb/recipes.jsonl" "$out/beyond/"
-    "${sparserl[@]}" train beyond --rollouts "$out/rl" --climb "$out/climb" --count "$count" --out "$out/beyond" \
-        --device "$device" --budget "$budget" "${matrices[@]}"
+    local side=(--climb "$out/climb" --device "$device" --budget "$budget" "${matrices[@]}") tried
+    for tried in rl play; do
+        mkdir -p "$out/beyond-$tried"
+        [[ ! -f $out/climb/recipes.jsonl || -f $out/beyond-$tried/recipes.jsonl ]] ||
+            cp "$out/climb/recipes.jsonl" "$out/beyond-$tried/"
+        "${sparserl[@]}" train beyond --rollouts "$out/$tried" --out "$out/beyond-$tried" "${side[@]}"
+    done
     "${sparserl[@]}" train beyond --evaluation "$out/eval-unseen" --writer rl --out "$out/beyond-unseen" \
         --device "$device" --budget "$budget" "${matrices[@]}"
 }
@@ -83,7 +93,7 @@ for stage in "${stages[@]}"; do
     printf '== %s\n' "$stage"
     case $stage in
         eval) evaluate ;;
-        rl | climb | beyond | ship) "$stage" ;;
-        *) echo "rl.sh: there is no stage '$stage': rl eval climb beyond ship" >&2 && exit 2 ;;
+        rl | climb | play | beyond | ship) "$stage" ;;
+        *) echo "rl.sh: there is no stage '$stage': rl eval climb play beyond ship" >&2 && exit 2 ;;
     esac
 done

@@ -244,11 +244,12 @@ def test_the_training_script_goes_through_every_stage(tmp_path: Path) -> None:
     (tmp_path / "sft").mkdir()
     (tmp_path / "sft" / "weights.safetensors").write_bytes(b"")
     said = script(
-        "rl.sh", tmp_path / "out", "--weights", tmp_path / "sft", "rl", "eval", "climb", "beyond", sparserl="echo"
-    )
+        "rl.sh", tmp_path / "out", "--weights", tmp_path / "sft", "rl", "eval", "climb", "play", "beyond",
+        sparserl="echo",
+    )  # fmt: skip
     rows = [row for row in said.splitlines() if row.startswith(("train", "eval"))]
     assert [" ".join(row.split()[:2]) for row in rows] == [
-        "train rl", "eval --policy", "eval --policy", "train climb", "train beyond", "train beyond",
+        "train rl", "eval --policy", "eval --policy", "train climb", "train play", *3 * ["train beyond"],
     ]  # fmt: skip
     words = shlex.split(rows[0])
     numbers = [int(words[words.index(name) + 1]) for name in ("--rounds", "--prompts", "--group")]
