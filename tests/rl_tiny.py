@@ -169,6 +169,7 @@ def everything(algorithm: Algorithm, rounds: int = 4) -> RLConfig:
     play = replace(config.play, count=4, explored=0.5, turns=2)
     few = replace(config.curriculum, prompts=2)
     config = replace(config, objective="best", k=2, minibatch=4, play=play, curriculum=few)
+    config = replace(config, choose_steps=1, choose_batch=2)
     return replace(config, retimed=2, varied=2, imitate_steps=1, imitate_batch=4, admit_steps=1, admit_batch=2)
 
 

@@ -19,7 +19,7 @@ from sparserl.policy.sampler import Sampler, SampleSettings
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Problem
 from sparserl.train.cases import FAR_PLAYED, shown_cases
-from sparserl.train.rl.admission import FRESH, SPARE, Admission
+from sparserl.train.rl.admission import FRESH, SPARE, Admission, of_every_kind
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew
 from sparserl.train.rl.curriculum import Curriculum, CurriculumConfig, Results, kind_of
@@ -166,12 +166,11 @@ def test_far_matrices_are_learnt_from_as_kinds_of_their_own(weights: Path) -> No
     learner, taught, tokenizer = opened(weights, config)
     many, far = [GRID] * 20, replace(LONG, source={**GRID.source, "far": True})
     assert (kind_of(GRID), kind_of(far)) == ("stencil2d", "far stencil2d")
-    rare = Admission(taught.sampler, tokenizer, [*many, far], lines)
-    assert [prompt.case for prompt in rare._chosen(8, np.random.default_rng(0))].count("long") == 1
-    both = Admission(taught.sampler, tokenizer, [*many, *[far] * 20], lines)
-    assert [prompt.case for prompt in both._chosen(8, np.random.default_rng(0))].count("long") == 4
+    rare, both = [*many, far], [*many, *[far] * 20]
+    assert [prompt.case for prompt in of_every_kind(rare, 8, np.random.default_rng(0))].count("long") == 1
+    assert [prompt.case for prompt in of_every_kind(both, 8, np.random.default_rng(0))].count("long") == 4
     assert sliced(learner, tokenizer, LONG) > 0.08
-    both.teach(learner, 0)
+    Admission(taught.sampler, tokenizer, both, lines).teach(learner, 0)
     assert sliced(learner, tokenizer, LONG) == 0.0 and sliced(learner, tokenizer, GRID) > 0.04
 
 

@@ -85,6 +85,7 @@ def rl(
     explored: Annotated[float, typer.Option(help="share of a group that starts from a layout drawn for it")] = 0.5,
     varied: Annotated[int, typer.Option(help="mutations of each matrix's winner that are judged too, a round")] = 0,
     imitate_steps: Annotated[int, typer.Option(help="supervised steps on verified winners a round")] = 4,
+    choose_steps: Annotated[int, typer.Option(help="steps a round on what layouts have earned on each matrix")] = 0,
     admit_steps: Annotated[int, typer.Option(help="steps a round on which layouts matrices admit, no judge asked")] = 0,
     kl: Annotated[float | None, typer.Option(help="weight of the KL to the round's first policy [its own]")] = None,
     entropy: Annotated[float | None, typer.Option(help="weight of the entropy bonus [none]")] = None,
@@ -190,8 +191,8 @@ def _config(given: dict[str, Any]) -> RLConfig:
     named = {name: given[name] for name in ("kl", "entropy", "keep") if given[name] is not None}
     loop = {name: given[name] for name in ("learning_rate", "warmup") if given[name] is not None}
     loop |= {"save_every_s": given["save_every"], "budget_s": given["budget"], "device": given["learn_on"]}
-    same = ("algorithm", "objective", "k", "mean_share", "rounds", "epochs", "minibatch", "varied", "imitate_steps",
-            "admit_steps", "frozen", "blind", "shuffled")  # fmt: skip
+    same = ("algorithm", "objective", "k", "mean_share", "rounds", "epochs", "minibatch", "varied", "choose_steps",
+            "imitate_steps", "admit_steps", "frozen", "blind", "shuffled")  # fmt: skip
     curriculum = CurriculumConfig(
         prompts=given["prompts"], spmv_cases=given["cases"], spmm_cases=(given["cases"] + 1) // 2,
         large=given["large"], drawn=given["drawn"], real=given["matrices"] is not None, twisted=given["twisted"],

@@ -60,13 +60,13 @@ class Admission:
     def teach(self, learner: Learner, number: int) -> dict[str, float]:
         """The steps of round `number`; returns figures for the curves."""
         config = learner.config
-        if not config.admit_steps or not self._kinds:  # without steps nobody may have asked what is admitted
+        if not config.admit_steps or not self._able:  # without steps nobody may have asked what is admitted
             return {}
         rng = np.random.default_rng(seed_of(config.loop.seed, number, 11))
         lacks, losses = [], []
         for begun in range(0, config.admit_steps, FRESH):
             wanted = min(FRESH, config.admit_steps - begun) * config.admit_batch
-            drawn = self._chosen(SPARE * wanted, rng)
+            drawn = of_every_kind(self._able, SPARE * wanted, rng)
             seed = int(rng.integers(1 << 32))
             lines = learner.crew.told(self.drawn(learner, drawn, seed) if learner.crew.first else [])
             lacks += [line.lacks for line in lines]
@@ -79,19 +79,9 @@ class Admission:
         return {"admit/lacks": float(np.mean(lacks)), "admit/loss": float(np.mean(losses))}
 
     @cached_property
-    def _kinds(self) -> list[list[int]]:
-        """The places of the prompts that admit something, by kind."""
-        kinds: dict[str, list[int]] = {}
-        for place, prompt in enumerate(self.prompts):
-            if self.admitted(prompt):
-                kinds.setdefault(kind_of(prompt), []).append(place)
-        return [kinds[kind] for kind in sorted(kinds)]
-
-    def _chosen(self, count: int, rng: np.random.Generator) -> list[Prompt]:
-        """`count` prompts that admit something, of every kind as many, as far as there are so many; then again."""
-        queues = [[places[at] for at in rng.permutation(len(places))] for places in self._kinds]
-        mixed = [place for row in zip_longest(*queues) for place in row if place is not None]
-        return [self.prompts[place] for place in islice(cycle(mixed), count)]
+    def _able(self) -> list[Prompt]:
+        """The prompts that admit something."""
+        return [prompt for prompt in self.prompts if self.admitted(prompt)]
 
     def drawn(self, learner: Learner, prompts: Sequence[Prompt], seed: int) -> list[Line]:
         """A layout line for each prompt, with all that may stand at each of its places, and how often."""
@@ -104,6 +94,16 @@ class Admission:
         found = self.sampler.sample(batch, 1, settings, mask=masks)
         lines = [_line(*each) for each in zip(prompts, [one.ids for (one,) in found], masks, strict=True)]
         return [line for part in _parts(lines, TOGETHER) for line in _with_targets(learner, part)]
+
+
+def of_every_kind(prompts: Sequence[Prompt], count: int, rng: np.random.Generator) -> list[Prompt]:
+    """`count` of them, at random, of every kind as many, as far as there are so many; then the same again."""
+    kinds: dict[str, list[Prompt]] = {}
+    for prompt in prompts:
+        kinds.setdefault(kind_of(prompt), []).append(prompt)
+    queues = [[kinds[kind][at] for at in rng.permutation(len(kinds[kind]))] for kind in sorted(kinds)]
+    mixed = [prompt for row in zip_longest(*queues) for prompt in row if prompt is not None]
+    return list(islice(cycle(mixed), count))
 
 
 def _parts(whole: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

@@ -68,6 +68,10 @@ class RLConfig:
     """programs a group, the fastest, that are timed again beside the incumbent; 0: none, and then no elites"""
     varied: int = 0
     """mutations of the fastest program known on each matrix of a round that are judged too, for the archive; 0: none"""
+    choose_steps: int = 0
+    """optimiser steps a round on what layout lines have earned (`choose`); 0: none"""
+    choose_batch: int = 48
+    """matrices of such a step"""
     imitate_steps: int = 4
     """optimiser steps on verified winners a round; 0: none"""
     imitate_batch: int = 32
@@ -105,12 +109,13 @@ class RLConfig:
                 raise SparseRLError(
                     f"The '{name}' of reinforcement learning must be {known}. Got {getattr(self, name)!r}."
                 )
-        for name in ("rounds", "epochs", "minibatch", "batch_tokens", "imitate_batch", "admit_batch"):
+        for name in ("rounds", "epochs", "minibatch", "batch_tokens", "imitate_batch", "choose_batch", "admit_batch"):
             if getattr(self, name) < 1:
                 raise SparseRLError(
                     f"The '{name}' of reinforcement learning must be at least 1. Got {getattr(self, name)}."
                 )
-        for name in ("noise", "value_warmup", "retimed", "varied", "imitate_steps", "imitate_scale", "admit_steps"):
+        steps = ("choose_steps", "imitate_steps", "admit_steps")
+        for name in ("noise", "value_warmup", "retimed", "varied", "imitate_scale", *steps):
             if getattr(self, name) < 0:
                 raise SparseRLError(
                     f"The '{name}' of reinforcement learning must not be negative. Got {getattr(self, name)}."

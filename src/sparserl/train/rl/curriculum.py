@@ -14,7 +14,7 @@ round, results). Not covered: a new matrix for every round (a lag is only known 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from sparserl.train.cases import (
 )
 from sparserl.train.rl.episodes import episode_reward
 from sparserl.train.rl.explore import Pair, pair_of
+from sparserl.train.rl.found_lines import layout_of
 from sparserl.train.rl.nouns import Prompt, Rollout
 from sparserl.train.withheld import SPANNED
 
@@ -128,13 +129,15 @@ class Results:
     """What the rounds so far have shown, by pair; part of a checkpoint."""
 
     seen: dict[Pair, Seen] = field(default_factory=dict)
+    lines: dict[Pair, dict[str, float]] = field(default_factory=dict)
+    """what programs with each layout line earned in the mean, failures counted; later rounds weigh more"""
 
     def known(self, pair: Pair, reward: float) -> None:
         """Some program earns this reward here: that of the best known recipe, say."""
         old = self.seen.get(pair, Seen())
         self.seen[pair] = replace(old, best=reward if old.best is None else max(old.best, reward))
 
-    def add(self, rollouts: Iterable[Rollout]) -> None:
+    def add(self, rollouts: Sequence[Rollout]) -> None:
         """The rollouts of a round. Of a pair that it played twice, the mean is over all."""
         rewards: dict[Pair, list[float]] = {}
         for rollout in rollouts:
@@ -142,15 +145,30 @@ class Results:
         for pair, found in rewards.items():
             self.known(pair, max(found))
             self.seen[pair] = replace(self.seen[pair], mean=sum(found) / len(found), groups=self.seen[pair].groups + 1)
+        self._earned(rollouts)
+
+    def _earned(self, rollouts: Sequence[Rollout]) -> None:
+        rewards: dict[tuple[Pair, str], list[float]] = {}
+        for rollout in rollouts:
+            for turn in rollout.turns:
+                rewards.setdefault((pair_of(rollout.prompt), layout_of(turn.text)), []).append(turn.reward)
+        for (pair, line), found in rewards.items():
+            if line:
+                known, now = self.lines.setdefault(pair, {}), sum(found) / len(found)
+                known[line] = now if line not in known else (known[line] + now) / 2
 
     def to_record(self) -> list[dict[str, Any]]:
-        return [{"case": c, "problem": p, **asdict(each)} for (c, p), each in sorted(self.seen.items())]
+        return [
+            {"case": pair[0], "problem": pair[1], **asdict(each), "lines": self.lines.get(pair, {})}
+            for pair, each in sorted(self.seen.items())
+        ]
 
     @classmethod
     def from_record(cls, record: Sequence[Mapping[str, Any]]) -> Results:
         try:
             pairs = [((each["case"], each["problem"]), each) for each in record]
-            return cls({pair: Seen(each["mean"], each["best"], each["groups"]) for pair, each in pairs})
+            lines = {pair: dict(each["lines"]) for pair, each in pairs if each.get("lines")}
+            return cls({pair: Seen(each["mean"], each["best"], each["groups"]) for pair, each in pairs}, lines)
         except (KeyError, TypeError) as error:
             raise StoreError(f"The stored results of the curriculum can't be read ({error!r}): start anew.") from error
 

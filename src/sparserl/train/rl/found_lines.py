@@ -37,7 +37,7 @@ class FoundLines:
         """Take the lines of the archive that no recipe of their problem has."""
         found: dict[str, set[str]] = {}
         for each in (*elites.cells.values(), *elites.pairs.values()):
-            line, problem = _line(each.text), each.prompt.problem
+            line, problem = layout_of(each.text), each.prompt.problem
             if line and line not in lines_of(problem):
                 found.setdefault(problem.op, set()).add(line)
         self.found = {op: tuple(sorted(lines)) for op, lines in found.items()}
@@ -74,8 +74,8 @@ def _parsed(text: str) -> LayoutLine:
 
 
 @lru_cache(maxsize=1 << 16)
-def _line(text: str) -> str:
-    """Of a program; '' where it can't be read."""
+def layout_of(text: str) -> str:
+    """The layout line of a program; '' where it can't be read."""
     try:
         return str(parse(text).layout)
     except (ProgramError, LayoutError):

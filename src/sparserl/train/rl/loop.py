@@ -4,8 +4,8 @@
     accelerate launch --num_processes 4 -m sparserl train rl …      # a process a GPU, each with a judge of its own
 
 A round: draw prompts → play (half of each group from a layout drawn for it) → judge → time the winners again → vary
-them, where asked for → imitate verified winners → policy gradient → what matrices admit → figures → checkpoint. A run
-folder holds
+them, where asked for → imitate verified winners → policy gradient → what layouts have earned → what matrices admit →
+figures → checkpoint. A run folder holds
 
     config.json     the settings
     rounds.jsonl    one line a round: rewards, verdicts, entropy, KL, losses, seconds (of judging by phase, added up
@@ -56,6 +56,7 @@ from sparserl.train.loop import (
     start_from,
 )
 from sparserl.train.rl.admission import Admission
+from sparserl.train.rl.choose import choose
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew, open_crew
 from sparserl.train.rl.curriculum import Curriculum, Results
@@ -134,6 +135,8 @@ class Run:
             figures |= imitate(learner, self.played.elites, self.tokenizer, number)
         with self._clock("learn"):
             figures |= learn(learner, rollouts, lines, number)
+        with self._clock("choose"):
+            figures |= choose(learner, self.played.results, self.curriculum.prompts, self.tokenizer, number)
         with self._clock("admit"):
             figures |= self.admission.teach(learner, number)
         self.number += 1

@@ -52,12 +52,12 @@ def lines_of(rollouts: Sequence[Rollout]) -> list[Line]:
 
 def look_back(learner: Learner, lines: Sequence[Line]) -> list[Line]:
     """With 'old' under the policy as it is now, and 'values' where there is a value head."""
-    return [replace(line, columns=columns) for line, columns in zip(lines, _said(learner, lines), strict=True)]
+    return [replace(line, columns=columns) for line, columns in zip(lines, said_of(learner, lines), strict=True)]
 
 
 def refer(learner: Learner, lines: Sequence[Line]) -> list[Line]:
     """With the 'reference' too: what the policy says now of what it wrote."""
-    found = _said(learner, lines) if learner.config.imitates else [line.columns for line in lines]
+    found = said_of(learner, lines) if learner.config.imitates else [line.columns for line in lines]
     return [
         replace(line, columns={**line.columns, "reference": said["old"]})
         for line, said in zip(lines, found, strict=True)
@@ -69,14 +69,15 @@ def keep(learner: Learner, lines: Sequence[Line]) -> list[Line]:
     if learner.first is None:
         return list(lines)
     found = []
-    for line, said in zip(lines, _said(learner, lines, learner.first), strict=True):
+    for line, said in zip(lines, said_of(learner, lines, learner.first), strict=True):
         kept = np.where(said["old"] >= SURE, said["flat"], LOWEST)
         found.append(replace(line, columns={**line.columns, "kept": kept}))
     return found
 
 
 @torch.no_grad()
-def _said(learner: Learner, lines: Sequence[Line], policy: Policy | None = None) -> list[Mapping[str, Array]]:
+def said_of(learner: Learner, lines: Sequence[Line], policy: Policy | None = None) -> list[Mapping[str, Array]]:
+    """Of each line's written tokens 'old' and 'flat' log-probabilities, and 'values' where there is a head."""
     policy, head = (learner.policy, learner.head) if policy is None else (policy, None)
     policy.eval()
     own = learner.crew.share(range(len(lines)))
