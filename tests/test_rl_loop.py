@@ -111,6 +111,7 @@ def test_a_run_goes_on_for_more_rounds_and_with_more_matrices(
     config, out = everything("ppo"), tmp_path / "longer"
     shutil.copytree(whole, out)
     longer = replace(config, rounds=5, curriculum=replace(config.curriculum, strewn=1))
+    longer = replace(longer, varied=1, choose_steps=2, explore=replace(config.explore, kinds=1, even=0.2))
     assert train(longer, Places(out, weights, resume=True), table(referee), Crew()).step == 5
     assert curve(out)[:4] == curve(whole) and len(curve(out)) == 5
     stored = read_json(out / "config.json")

@@ -41,9 +41,11 @@ RESUME, POLICY, CONFIG, LOSSES, CHECKS = "resume.pt", "policy", "config.json", "
 FREE = {
     "loop": {"device", "compile", "check_every", "check_first", "log_every", "save_every_s", "budget_s"},
     "curriculum": {"spmv_cases", "spmm_cases", "large", "drawn", "large_drawn", "twisted", "strewn", "far", "shown"},
-    "": {"rounds", "admit_steps", "admit_batch"},
+    "explore": {"top", "kinds", "even"},
+    "": {"rounds", "varied", "choose_steps", "choose_batch", "admit_steps", "admit_batch"},
 }
-"""what may change when a run goes on, by section: the loop's move no weight; RL may play longer, on more matrices"""
+"""what may change when a run goes on, by section: the loop's move no weight; RL may play longer, on more matrices, with
+other openings and with more that it learns from"""
 
 
 @dataclass(frozen=True)
