@@ -44,8 +44,7 @@ FREE = {
     "explore": {"top", "kinds", "even"},
     "": {"rounds", "varied", "choose_steps", "choose_batch", "admit_steps", "admit_batch"},
 }
-"""what may change when a run goes on, by section: the loop's move no weight; RL may play longer, on more matrices, with
-other openings and with more that it learns from"""
+"""what may change when a run goes on, by section: the loop's move no weight; RL may play and learn from more"""
 
 
 @dataclass(frozen=True)
@@ -222,8 +221,7 @@ def _changed(old: Any, new: Any, name: str = "") -> str | None:
     """The first setting that differs, those of `FREE` apart."""
     if isinstance(old, dict) and isinstance(new, dict):
         keys = sorted((set(old) | set(new)) - FREE.get(name, frozenset()))
-        found = (_changed(old.get(key), new.get(key), key) for key in keys)
-        return next((each for each in found if each is not None), None)
+        return next((each for key in keys if (each := _changed(old.get(key), new.get(key), key)) is not None), None)
     return None if old == new else name
 
 
