@@ -14,9 +14,11 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
+from typing import TypeVar, cast
 
 import numpy as np
 
@@ -25,6 +27,8 @@ from sparserl.lifetime import helpers
 from sparserl.matrix import Array
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.store import write_atomic
+
+Item = TypeVar("Item")
 
 FIM_SPECIALS = 4
 """tokens that a filled-in row has beside those of its documents"""
@@ -213,6 +217,13 @@ def program_batches(lengths: Array, drawn: Array, tokens: int, rng: np.random.Ge
                 batches.append(part[begin:end])
                 begin = end
     return [batches[index] for index in rng.permutation(len(batches))]
+
+
+def in_turn(queues: Iterable[Sequence[Item]]) -> list[Item]:
+    """The first of every queue, then the second of every one that has so many, and so on."""
+    lacking = object()
+    rows = zip_longest(*queues, fillvalue=lacking)
+    return [cast(Item, each) for row in rows for each in row if each is not lacking]
 
 
 def spread_draws(weights: Array, count: int, rng: np.random.Generator) -> Array:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import cycle, islice, zip_longest
+from itertools import cycle, islice
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +23,7 @@ from sparserl.policy.encoder import collate
 from sparserl.policy.sampler import Sampler
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.train.assess_policy import AdmittedLayouts
+from sparserl.train.batches import in_turn
 from sparserl.train.loop import autocast
 from sparserl.train.rl.curriculum import kind_of
 from sparserl.train.rl.learner import Learner, Line
@@ -102,8 +103,7 @@ def of_every_kind(prompts: Sequence[Prompt], count: int, rng: np.random.Generato
     for prompt in prompts:
         kinds.setdefault(kind_of(prompt), []).append(prompt)
     queues = [[kinds[kind][at] for at in rng.permutation(len(kinds[kind]))] for kind in sorted(kinds)]
-    mixed = [prompt for row in zip_longest(*queues) for prompt in row if prompt is not None]
-    return list(islice(cycle(mixed), count))
+    return list(islice(cycle(in_turn(queues)), count))
 
 
 def _parts(whole: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:

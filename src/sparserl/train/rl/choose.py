@@ -45,8 +45,10 @@ def choose(
 ) -> dict[str, float]:
     """The steps of round `number`; returns figures for the curves."""
     config = learner.config
+    if not config.choose_steps or config.shuffled:
+        return {}
     able = [prompt for prompt in prompts if len(results.lines.get(pair_of(prompt), ())) > 1]
-    if not config.choose_steps or config.shuffled or not able:
+    if not able:
         return {}
     rng = np.random.default_rng(seed_of(config.loop.seed, number, 15))
     drawn = of_every_kind(able, config.choose_steps * config.choose_batch, rng)

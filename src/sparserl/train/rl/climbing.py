@@ -19,13 +19,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
 from sparserl.bench.reference import problem_name
 from sparserl.errors import StoreError
 from sparserl.store import append_jsonl, claim, read_jsonl
+from sparserl.train.batches import in_turn
 from sparserl.train.rl.climb import Climb, ClimbConfig, climb
 from sparserl.train.rl.fitted import FitConfig, fitted
 from sparserl.train.rl.nouns import Prompt, judged_to_record, prompt_from_record, prompt_key, prompt_to_record
@@ -101,7 +101,7 @@ def batches_of(problems: Mapping[str, str], size: int) -> list[list[str]]:
     for key, problem in problems.items():
         by_problem.setdefault(problem, []).append(key)
     parts = [[keys[at : at + size] for at in range(0, len(keys), size)] for _, keys in sorted(by_problem.items())]
-    return [batch for row in zip_longest(*parts) for batch in row if batch is not None]
+    return in_turn(parts)
 
 
 def complete(wanted: Sequence[str], out: Path) -> bool:

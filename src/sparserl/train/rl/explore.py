@@ -18,7 +18,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +36,7 @@ from sparserl.program import parse
 from sparserl.records import Mode, Program
 from sparserl.store import read_json, write_json
 from sparserl.train.assess_policy import layout_tokens
-from sparserl.train.batches import padded, spread_draws
+from sparserl.train.batches import in_turn, padded, spread_draws
 from sparserl.train.loop import autocast
 from sparserl.train.rl.episodes import Look, log_speedup
 from sparserl.train.rl.nouns import Judged, Prompt, prompt_from_record, prompt_to_record
@@ -275,7 +274,7 @@ class Elites:
         rng = np.random.default_rng([seed, len(self)])
         kinds = [self.cells[cell] for cell in sorted(self.cells)]
         found = [_by_lead(each, -(-count // 2), rng) for each in (kinds, [self.pairs[p] for p in sorted(self.pairs)])]
-        return [elite for both in zip_longest(*found) for elite in both if elite is not None][:count]
+        return in_turn(found)[:count]
 
     def forget_all_but(self, prompts: Iterable[Prompt]) -> None:
         """A run that goes on may have other matrices: of one that it no longer has there is nothing to read."""
