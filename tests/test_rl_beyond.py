@@ -120,6 +120,8 @@ def test_the_fastest_new_program_goes_to_the_final_only_where_it_was_ahead() -> 
     assert finalists([raced({NEW: 1.0})], config) == {}, "no recipe was right"
     assert finalists([{**heat, "fault": "it died"}], config) == {}
     assert finalists([heat], BeyondConfig(ahead=1.2)) == {}
+    farther = raced({RECIPE.text: 2.0, OTHER: 1.5}, pair="q")
+    assert [*finalists([heat, farther], config)] == ["q", "p"], "the farthest ahead first"
 
 
 def test_a_matrix_counts_only_if_the_lower_bound_is_three_per_cent_ahead() -> None:

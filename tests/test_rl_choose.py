@@ -91,6 +91,8 @@ def test_without_steps_or_anything_tried_nothing_is_learnt(weights: Path) -> Non
         assert choose(learner, results, prompts(), tokenizer, 0) == {}
         results.lines[pair_of(GRID)] = {ROWS: 0.2}
         assert choose(learner, results, prompts(), tokenizer, 0) == {} and learner.steps == 0
+        results.lines[pair_of(GRID)] = {ROWS + " index" * 60: 0.2, SLICES + " index" * 60: 0.1}
+        assert choose(learner, results, prompts(), tokenizer, 0) == {}, "all too long"
 
 
 def test_lines_that_are_too_long_for_any_recipe_are_left_out(weights: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor
 from contextlib import closing
 from dataclasses import replace
 from math import exp, inf, log
@@ -17,6 +18,7 @@ from sparserl import families, splits
 from sparserl.bench.reference import problem_name
 from sparserl.errors import SparseRLError, StoreError
 from sparserl.layouts import admits, parse_line
+from sparserl.lifetime import helpers
 from sparserl.policy.encoder import EncoderSize, collate
 from sparserl.policy.language import Shape
 from sparserl.policy.model import Policy, Size, make_policy
@@ -403,6 +405,15 @@ def test_a_climb_is_a_function_of_the_seed() -> None:
 
     assert texts(0, PROMPT) == texts(0, OTHER, PROMPT)
     assert texts(0, PROMPT) != texts(1, PROMPT)
+
+
+def test_variants_made_in_other_processes_are_the_same() -> None:
+    def texts(pool: Executor | None) -> list[list[str]]:
+        done = climb([(PROMPT, START), (OTHER, START)], Dice(honest=True), ClimbConfig(tries=12, seed=3), pool=pool)
+        return [[step.text for step in each.steps] for each in done]
+
+    with helpers(1) as pool:
+        assert texts(pool) == texts(None)
 
 
 def test_a_climb_on_the_simulator_finds_right_programs_and_never_gets_worse() -> None:

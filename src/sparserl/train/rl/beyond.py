@@ -142,8 +142,8 @@ def _finals(tried: Mapping[str, Tried], config: BeyondConfig, out: Path, until: 
     done = settled(read_jsonl(out / FINALS))
     wanted = [
         (key, process)
-        for process in range(config.processes)
         for key in chosen
+        for process in range(config.processes)
         if key in tried and (key, process) not in done
     ]
     entries = [Entry(tried[key].prompt, (*chosen[key][0], *chosen[key][1])) for key, _ in wanted]
@@ -160,16 +160,18 @@ Chosen = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
 
 
 def finalists(heats: Sequence[Mapping[str, Any]], config: BeyondConfig) -> Chosen:
-    """The matrices on which a new program was ahead in the heat, with who runs in the final."""
-    modes, found = config.race.modes, {}
+    """The matrices on which a new program was ahead in the heat, with who runs in the final; the farthest ahead first,
+    so that finals that are broken off lack those that would most probably not have counted."""
+    modes, found, leads = config.race.modes, {}, {}
     for heat in heats:
         if FAULT in heat or (rival := least(heat, heat["recipes"], modes)) is None:
             continue
         timed = [each for text in heat["new"] if (each := least(heat, [text], modes)) is not None]
         new = [text for _, text in sorted(timed)][: config.finalists]
         if new and rival[0] - min(timed)[0] >= log(config.ahead):
+            leads[heat["pair"]] = rival[0] - min(timed)[0]
             found[heat["pair"]] = (tuple(heat["recipes"]), tuple(new))
-    return found
+    return {key: found[key] for key in sorted(found, key=lambda key: -leads[key])}
 
 
 def complete(tried: Mapping[str, Tried], config: BeyondConfig, out: Path) -> bool:

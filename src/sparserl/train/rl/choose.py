@@ -48,11 +48,13 @@ def choose(
     if not config.choose_steps or config.shuffled:
         return {}
     able = [prompt for prompt in prompts if len(results.lines.get(pair_of(prompt), ())) > 1]
-    if not able:
-        return {}
     rng = np.random.default_rng(seed_of(config.loop.seed, number, 15))
     drawn = of_every_kind(able, config.choose_steps * config.choose_batch, rng)
     tried = {pair_of(prompt): _tried(prompt, results.lines[pair_of(prompt)], tokenizer) for prompt in drawn}
+    tried = {pair: each for pair, each in tried.items() if len(each[0]) > 1}
+    drawn = [prompt for prompt in drawn if pair_of(prompt) in tried]
+    if not drawn:
+        return {}
     aims = {pair: wanted(shares, tried[pair][1]) for pair, shares in _shares(learner, tried).items()}
     behind: list[float] = []
     for at in range(0, len(drawn), config.choose_batch):

@@ -7,7 +7,8 @@ mutations that the collection was made with), the new programs are judged, and t
 is ahead by more than the tie, in the brief times and again side by side. Where the incumbent has no new variants left,
 the next fastest program is mutated. No program is judged twice, the start counts as a try, and every try is recorded.
 
-A function of (seed, prompt, start, what the referee says). Climbs share the referee's calls and nothing else.
+A function of (seed, prompt, start, what the referee says). Climbs share the referee's calls and nothing else. A
+variant takes tens of milliseconds to make, so that many climbs make theirs in other processes (`pool`).
 Not covered: restarts from other recipes, populations, annealing.
 """
 
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from math import exp, inf, log
 from typing import Any
@@ -22,6 +24,7 @@ from typing import Any
 from sparserl.bench.archive import sha
 from sparserl.bench.reference import problem_name
 from sparserl.errors import SparseRLError
+from sparserl.records import Problem
 from sparserl.train.collected import TIE
 from sparserl.train.rl.episodes import log_speedup
 from sparserl.train.rl.nouns import Judged, Prompt, judged_to_record
@@ -88,28 +91,18 @@ class Climb:
     def __post_init__(self) -> None:
         self.best = self.start
         self._challenger = 0  # the try that may become the incumbent
-        self._rng = random.Random(f"{self.config.seed} {self.prompt.case} {problem_name(self.prompt.problem)}")
 
     @property
     def left(self) -> int:
         """Tries that are not spent."""
         return self.config.tries - len(self.steps)
 
-    def ask(self) -> list[Variant]:
-        """What to judge next; empty when all tries are spent, or nothing new can be made from anything right."""
-        if not self.steps:
-            return [Variant(self.start, (), ())]
+    def ask(self) -> Asked:
+        """What to make variants of next."""
+        told = f"{self.config.seed} {self.prompt.case} {problem_name(self.prompt.problem)} {len(self.steps)}"
+        tried = frozenset(step.text for step in self.steps)
         wanted = min(self.config.batch, self.left)
-        found: dict[str, Variant] = {}
-        tried = {step.text for step in self.steps}
-        for parent in self._ranking():
-            for _ in range(ATTEMPTS):
-                if len(found) >= wanted:
-                    return list(found.values())
-                missing = wanted - len(found)
-                made = variants(parent, self.prompt.problem, self._rng, missing, self.config.kinds)
-                found |= {each.text: each for each in made if each.text not in tried}
-        return list(found.values())
+        return Asked(tuple(self._ranking()), self.prompt.problem, wanted, tried, self.config.kinds, told)
 
     def _ranking(self) -> list[str]:
         """Programs to mutate: the incumbent, then the others that are right, the fastest first."""
@@ -175,21 +168,52 @@ def _plain(speed: float) -> float | None:
     return exp(speed) if speed > -inf else None
 
 
+@dataclass(frozen=True)
+class Asked:
+    """Which variants a climb wants; all that it takes to make them, for another process."""
+
+    parents: tuple[str, ...]
+    """in the order that they are mutated in; none before the first try"""
+    problem: Problem
+    wanted: int
+    tried: frozenset[str]
+    kinds: tuple[str, ...]
+    seed: str
+
+    def variants(self) -> list[Variant]:
+        """Fewer, or none, where nothing new can be made from anything right."""
+        rng = random.Random(self.seed)
+        found: dict[str, Variant] = {}
+        for parent in self.parents:
+            for _ in range(ATTEMPTS):
+                missing = self.wanted - len(found)
+                if missing <= 0:
+                    return list(found.values())
+                made = variants(parent, self.problem, rng, missing, self.kinds)
+                found |= {each.text: each for each in made if each.text not in self.tried}
+        return list(found.values())
+
+
 def climb(
-    starts: Sequence[tuple[Prompt, str]], referee: Referee, config: ClimbConfig, tries: Sequence[int] | None = None
+    starts: Sequence[tuple[Prompt, str]],
+    referee: Referee,
+    config: ClimbConfig,
+    tries: Sequence[int] | None = None,
+    pool: Executor | None = None,
 ) -> list[Climb]:
     """All climbs, a step of each at a time, so that the referee sees many groups at once.
 
-    tries: of each climb, in place of the config's.
+    tries: of each climb, in place of the config's. pool: where variants are made; None: here.
     """
     counts = [config.tries] * len(starts) if tries is None else tries
     climbs = [
         Climb(prompt, start, replace(config, tries=count))
         for (prompt, start), count in zip(starts, counts, strict=True)
     ]
+    made = [[Variant(each.start, (), ())] for each in climbs]
     going = list(climbs)
     while going:
-        asked = [(each, wanted) for each in going if (wanted := each.ask())]
+        asked = [(each, wanted) for each, wanted in zip(going, made, strict=True) if wanted]
         groups = [(each.prompt, [variant.text for variant in wanted]) for each, wanted in asked]
         requests: list[tuple[Climb, Request]] = []
         told = dict(referee.judge(groups))
@@ -199,4 +223,5 @@ def climb(
         for at, again in retime_all(referee, [request for _, request in requests]):
             requests[at][0].settle(again)
         going = [each for each, _ in asked if each.left]
+        made = list((pool.map if pool else map)(Asked.variants, [each.ask() for each in going]))
     return climbs

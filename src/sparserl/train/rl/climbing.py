@@ -16,6 +16,7 @@ Not covered: evaluation matrices; a climb is judged by the referee of training.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from typing import Any
 
 from sparserl.bench.reference import problem_name
 from sparserl.errors import StoreError
+from sparserl.lifetime import helpers
 from sparserl.store import append_jsonl, claim, read_jsonl
 from sparserl.train.batches import in_turn
 from sparserl.train.rl.climb import Climb, ClimbConfig, climb
@@ -79,17 +81,18 @@ def climbing(
     recipes = fitted([wanted[key][0] for key in left], config.fit, out / RECIPES, until)
     able = {key: problem_name(wanted[key][0].problem) for key in left if recipes.get(key)}
     count, longest_s = len(done), 0.0
-    for keys in batches_of(able, config.together):
-        began = time.monotonic()
-        if began + longest_s > until:
-            return
-        starts = [(wanted[key][0], recipes[key][0]) for key in keys]
-        climbs = climb(starts, referee, config.climb, [max(1, wanted[key][1]) for key in keys])
-        append_jsonl(out / STEPS, *(record for each in climbs for record in each.records()))
-        append_jsonl(out / CLIMBS, *(_record(key, each) for key, each in zip(keys, climbs, strict=True)))
-        better = sum(each.best != each.start for each in climbs)
-        count, longest_s = count + len(keys), max(longest_s, time.monotonic() - began)
-        yield f"{count} of {len(wanted)} matrices climbed, {better} of {len(keys)} got faster"
+    with helpers(max(1, (os.cpu_count() or 2) - 1)) as pool:
+        for keys in batches_of(able, config.together):
+            began = time.monotonic()
+            if began + longest_s > until:
+                return
+            starts = [(wanted[key][0], recipes[key][0]) for key in keys]
+            climbs = climb(starts, referee, config.climb, [max(1, wanted[key][1]) for key in keys], pool)
+            append_jsonl(out / STEPS, *(record for each in climbs for record in each.records()))
+            append_jsonl(out / CLIMBS, *(_record(key, each) for key, each in zip(keys, climbs, strict=True)))
+            better = sum(each.best != each.start for each in climbs)
+            count, longest_s = count + len(keys), max(longest_s, time.monotonic() - began)
+            yield f"{count} of {len(wanted)} matrices climbed, {better} of {len(keys)} got faster"
 
 
 def batches_of(problems: Mapping[str, str], size: int) -> list[list[str]]:
