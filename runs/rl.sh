@@ -16,7 +16,8 @@
 #                       --varied and openings of every kind of layout are to come with the 110th
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
-#               play    on the matrices of the climbs the last weights write as many programs once more
+#               play    on the matrices of the climbs the last weights write as many programs once more, twice as many to
+#                       choose those from that differ
 #               beyond  new programs against the best recipes, and climbs: of the whole run and of 'play' on these 200,
 #                       and within 16 samples on the unseen ones
 #               ship    int8 weights
@@ -69,7 +70,7 @@ climb() {
         --budget "$budget" "${matrices[@]}"
 }
 play() {
-    "${sparserl[@]}" train play --weights "$out/rl" --like "$out/climb" --out "$out/play" --temperature 0.7 \
+    "${sparserl[@]}" train play --weights "$out/rl" --like "$out/climb" --out "$out/play" --temperature 0.7 --draws 2 \
         --samples "$out/samples.npz" --device "$device" --budget "$budget" "${matrices[@]}"
 }
 beyond() {  # against the recipes that the climbs began with: they were fitted to these very matrices

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,32 @@ def test_it_writes_anew_with_its_own_weights_and_every_program_is_judged_and_sto
     assert [*playing(WANTED_HERE, referee, config(weights), tmp_path)] == [], "nothing is left"
     with pytest.raises(StoreError, match="another 'seed'"):
         next(playing(WANTED_HERE, referee, config(weights, seed=1), tmp_path))
+
+
+def test_of_more_programs_than_are_judged_those_that_differ_are(
+    weights: Path, referee: Referee, tmp_path: Path
+) -> None:
+    def texts(draws: int) -> dict[str, list[str]]:
+        out = tmp_path / str(draws)
+        for _ in playing(WANTED_HERE, referee, replace(config(weights), draws=draws), out):
+            pass
+        found: dict[str, list[str]] = {}
+        for _, rollout in RolloutStore(out / "rollouts").rollouts():
+            found.setdefault(rollout.prompt.case, []).append(rollout.turns[0].text)
+        return found
+
+    usual, choosy = texts(1), texts(6)
+    assert {case: len(each) for case, each in choosy.items()} == {"grid": 4, "random": 4, "long": 8}
+    different = {draws: sum(len({*each}) for each in found.values()) for draws, found in ((1, usual), (6, choosy))}
+    assert different[6] > different[1]
+    assert all({*each[: len({*each})]} == {*each} for each in choosy.values()), "repeats come last"
+    (tmp_path / "again").mkdir()
+    half = replace(config(weights), draws=6)
+    next(playing(WANTED_HERE, referee, half, tmp_path / "again"))
+    for _ in playing(WANTED_HERE, referee, half, tmp_path / "again"):
+        pass  # a second call knows what the first one played
+    stored = [rollout for _, rollout in RolloutStore(tmp_path / "again" / "rollouts").rollouts()]
+    assert sorted(each.turns[0].text for each in stored) == sorted(text for each in choosy.values() for text in each)
 
 
 def test_a_round_that_was_broken_off_is_played_again(weights: Path, referee: Referee, tmp_path: Path) -> None:

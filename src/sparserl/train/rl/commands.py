@@ -121,6 +121,7 @@ def play(
     problem: Annotated[list[str] | None, typer.Option(help="'spmv f32', 'spmm f32 64' … [all the tested ones]")] = None,
     count: Count = 0,
     group: Annotated[int, typer.Option(help="programs of a matrix that are written together")] = 32,
+    draws: Annotated[int, typer.Option(help="so many times as many are written; those that differ are judged")] = 1,
     prompts: Annotated[int, typer.Option(help="matrices a round")] = 64,
     temperature: Annotated[float | None, typer.Option(help="in place of the policy's own")] = None,
     device: Device = "cuda",
@@ -140,7 +141,7 @@ def play(
     modes = tuple(mode or ("solver",))
     told = target or ("sim" if device == "sim" else "h200")
     own = PlayingConfig(
-        weights, device, group, prompts, temperature, told,  # type: ignore[arg-type]  # it checks the device itself
+        weights, device, group, draws, prompts, temperature, told,  # type: ignore[arg-type]  # it checks the device itself
         modes=modes, learn_on=learn_on, seed=seed,
     )  # fmt: skip
     wanted = _wanted(given, modes)

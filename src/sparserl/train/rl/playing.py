@@ -5,6 +5,8 @@
 
 Most of what a run tried on a matrix was written long before its last round. Here every program is of the same weights,
 drawn as the policy is shipped to be (its own temperature, no layouts given), with the longer timings that a round has.
+A group of 32 has some 12 different programs; a climb judges none twice. With `--draws` more are written, and those that
+differ are judged, so that both have as many tries that tell something.
 
     rollouts/       as of a run (`rollout_store`)
     rounds.jsonl    one line a round that is done; a second call goes on after it
@@ -17,10 +19,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 from pathlib import Path
 from typing import Any, cast
 
 from sparserl.errors import SparseRLError
+from sparserl.policy.sampler import Sampler
 from sparserl.policy.writer import Writer
 from sparserl.store import append_jsonl, claim, read_jsonl
 from sparserl.train.cases import from_source
@@ -30,9 +34,9 @@ from sparserl.train.rl.config import JudgedOn, RLConfig
 from sparserl.train.rl.crew import Crew
 from sparserl.train.rl.curriculum import Results
 from sparserl.train.rl.diagnostics import summary
-from sparserl.train.rl.episodes import PlayConfig, Player
+from sparserl.train.rl.episodes import Episode, Look, PlayConfig, Player, Reward
 from sparserl.train.rl.explore import Elites
-from sparserl.train.rl.nouns import Prompt
+from sparserl.train.rl.nouns import Prompt, prompt_key
 from sparserl.train.rl.referee import Referee
 from sparserl.train.rl.rollout_store import FOLDER, RolloutStore
 from sparserl.train.rl.rounds import Played, play_round, reward_of
@@ -49,6 +53,8 @@ class PlayingConfig:
     judged_on: JudgedOn = "cuda"
     group: int = 32
     """programs of a matrix that are written together; tries are rounded up to whole groups"""
+    draws: int = 1
+    """so many times as many programs are written; those that differ are judged, as far as there are so many"""
     prompts: int = 64
     """matrices a round"""
     temperature: float | None = None
@@ -63,10 +69,10 @@ class PlayingConfig:
     def __post_init__(self) -> None:
         if self.judged_on not in ("cuda", "sim"):
             raise SparseRLError(f"The 'judged_on' of a PlayingConfig must be cuda or sim. Got {self.judged_on!r}.")
-        if self.group < 2 or self.prompts < 1:
+        if self.group < 2 or self.prompts < 1 or self.draws < 1:
             raise SparseRLError(
-                "The 'group' of a PlayingConfig must be at least 2 and 'prompts' at least 1. "
-                f"Got {self.group} and {self.prompts}."
+                "The 'group' of a PlayingConfig must be at least 2, 'prompts' and 'draws' at least 1. "
+                f"Got {self.group}, {self.prompts} and {self.draws}."
             )
 
 
@@ -83,6 +89,31 @@ class Rounds:
 
     def round(self, number: int, results: Results) -> list[Prompt]:
         return list(self.prompts[number * self.size : (number + 1) * self.size])
+
+
+class Choosy(Player):
+    """Writes more programs than it plays, and plays those that differ: a climb judges none twice either."""
+
+    def __init__(
+        self, sampler: Sampler, referee: Referee, reward: Reward, look: Look, config: PlayConfig, *, kept: int
+    ) -> None:
+        super().__init__(sampler, referee, reward, look, config)
+        self.kept = kept
+        self.played: dict[str, set[str]] = {}
+        """texts by prompt"""
+
+    def write(self, prompts: Sequence[Prompt], seed: int) -> list[Episode]:
+        """What was not played before, each text once; where that is too few, repeats."""
+        chosen: list[Episode] = []
+        for _, group in groupby(super().write(prompts, seed), key=lambda each: each.group):
+            members = list(group)
+            before = self.played.setdefault(prompt_key(members[0].prompt), set())
+            new = {each.text: each for each in reversed(members) if each.text not in before}
+            order = {id(each): at for at, each in enumerate(reversed(new.values()))}
+            members.sort(key=lambda each: order.get(id(each), len(order)))
+            chosen += members[: self.kept]
+            before |= {each.text for each in members[: self.kept]}
+        return chosen
 
 
 def rounds_of(wanted: Mapping[str, tuple[Prompt, int]], config: PlayingConfig) -> Rounds:
@@ -109,6 +140,8 @@ def playing(
     rounds, store = rounds_of(wanted, config), RolloutStore(out / FOLDER)
     begin = len(read_jsonl(out / ROUNDS))
     store.drop_after(begin - 1)
+    for _, rollout in store.rollouts():
+        player.played.setdefault(prompt_key(rollout.prompt), set()).update(turn.text for turn in rollout.turns)
     for number in range(begin, rounds.count):
         if time.monotonic() > until:
             return
@@ -129,11 +162,11 @@ def complete(wanted: Mapping[str, tuple[Prompt, int]], config: PlayingConfig, ou
 
 def _player(
     wanted: Mapping[str, tuple[Prompt, int]], referee: Referee, config: PlayingConfig, matrices: Path | None, file: Path
-) -> tuple[Player, RLConfig]:
+) -> tuple[Choosy, RLConfig]:
     writer = Writer(policy_folder(config.weights), device_of(config.learn_on).type)
     own = writer.settings if config.temperature is None else replace(writer.settings, temperature=config.temperature)
     play = PlayConfig(
-        count=config.group, explored=0.0, machine=config.machine, modes=config.modes,
+        count=config.group * config.draws, explored=0.0, machine=config.machine, modes=config.modes,
         settings=replace(own, batch=config.group * config.prompts),
     )  # fmt: skip
     settings = RLConfig(judged_on=config.judged_on, k=1, play=replace(play, settings=replace(play.settings, top_p=1.0)))
@@ -141,7 +174,8 @@ def _player(
     cases = [from_source(prompt.case, prompt.source) for prompt, _ in wanted.values()]
     sampled = samples_of(cast("Sequence[CollectedCase]", cases), file, matrices)
     earned = reward_of(settings.weights, config.modes)
-    return Player(writer.sampler, referee, earned, lambda prompt: sampled[prompt.case].sample, play), settings
+    look = lambda prompt: sampled[prompt.case].sample  # noqa: E731
+    return Choosy(writer.sampler, referee, earned, look, play, kept=config.group), settings
 
 
 def _claim(out: Path, config: PlayingConfig, play: PlayConfig) -> None:
@@ -151,6 +185,7 @@ def _claim(out: Path, config: PlayingConfig, play: PlayConfig) -> None:
         "modes": list(config.modes),
         "seed": config.seed,
         "group": config.group,
+        "draws": config.draws,
     }
     about |= {"prompts": config.prompts, "temperature": play.settings.temperature, "machine": config.machine}
     about["weights"] = weights_sha(config.weights)
