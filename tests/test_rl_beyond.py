@@ -22,9 +22,10 @@ from sparserl.records import Problem, Verdict
 from sparserl.store import append_jsonl, read_jsonl
 from sparserl.train.assess import text_sha
 from sparserl.train.rl import beyond_report, commands, fresh
-from sparserl.train.rl.beyond import FINALS, HEATS, BeyondConfig, field_of, finalists, settled
+from sparserl.train.rl.beyond import FINALS, HEATS, BeyondConfig, field_of
 from sparserl.train.rl.bounds import bound, share
 from sparserl.train.rl.climbing import CLIMBS, STEPS, WANTED, batches_of, from_climbs
+from sparserl.train.rl.finals import final_bound, finalists, settled, to_race
 from sparserl.train.rl.matrices import pattern_of
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn, prompt_key
 from sparserl.train.rl.novelty import difference, folded, is_structurally_new, nearest_recipe
@@ -36,6 +37,7 @@ from sparserl.train.variants import variants
 SPMV = Problem()
 RECIPE = next(each for each in space(SPMV) if each.family == "row_lanes" and not each.pdl)
 NEW, OTHER, SLOW = PROGRAMS["four lanes"], PROGRAMS["slices"], PROGRAMS["a warp a row"]
+NEAR = {text: nearest_recipe(text, SPMV).text for text in (NEW, OTHER)}
 MODES = ("solver",)
 
 
@@ -53,7 +55,8 @@ def test_names_comments_and_numbers_alone_are_not_new() -> None:
     assert not is_structurally_new(changed, SPMV)
 
 
-def test_arithmetic_between_numbers_is_a_number() -> None:
+def test_arithmetic_between_numbers_is_a_number_and_so_is_a_second_launch_bound() -> None:
+    assert folded("__launch_bounds__ ( # , # ) n0") == folded("__launch_bounds__ ( # ) n0")
     assert folded("n0 + # * # ;") == folded("n0 + ( # - # ) ;") == "n0 + # ;"
     assert folded("warp_sum ( # )") == "warp_sum ( # )", "a call keeps its parentheses"
 
@@ -107,21 +110,42 @@ def raced(times: Mapping[str, float], **about: Any) -> dict[str, Any]:
 
 def finals(ratios: Sequence[float], new: Sequence[str] = (NEW,)) -> list[dict[str, Any]]:
     return [
-        raced({RECIPE.text: ratio, SLOW: 9.0, NEW: 1.0}, process=at, new=list(new)) for at, ratio in enumerate(ratios)
+        raced(
+            {RECIPE.text: ratio, SLOW: 9.0, NEW: 1.0},
+            process=at,
+            new=list(new),
+            recipes=[RECIPE.text, SLOW, *NEAR.values()],
+        )
+        for at, ratio in enumerate(ratios)
     ]
 
 
 def test_the_fastest_new_program_goes_to_the_final_only_where_it_was_ahead() -> None:
-    config = BeyondConfig()
     heat = raced({RECIPE.text: 2.0, SLOW: 3.0, NEW: 1.9, OTHER: 1.8})
-    assert finalists([heat], config) == {"p": ((RECIPE.text, SLOW), (OTHER,))}
+    assert finalists([heat], MODES) == {"p": ((RECIPE.text, SLOW, NEAR[OTHER]), (OTHER,))}
     behind = raced({RECIPE.text: 1.7, SLOW: 3.0, NEW: 1.9, OTHER: 1.8})
-    assert finalists([behind], config) == {}
-    assert finalists([raced({NEW: 1.0})], config) == {}, "no recipe was right"
-    assert finalists([{**heat, "fault": "it died"}], config) == {}
-    assert finalists([heat], BeyondConfig(ahead=1.2)) == {}
+    assert finalists([behind], MODES) == {}
+    assert finalists([raced({NEW: 1.0})], MODES) == {}, "no recipe was right"
+    assert finalists([{**heat, "fault": "it died"}], MODES) == {}
+    assert finalists([heat], MODES, ahead=1.2) == {}
     farther = raced({RECIPE.text: 2.0, OTHER: 1.5}, pair="q")
-    assert [*finalists([heat, farther], config)] == ["q", "p"], "the farthest ahead first"
+    assert [*finalists([heat, farther], MODES)] == ["q", "p"], "the farthest ahead first"
+    bounds = RECIPE.text.replace("__launch_bounds__(", "__launch_bounds__(2 * 32, ")
+    known = raced({RECIPE.text: 2.0, bounds: 1.0, NEW: 1.5}, new=[bounds, NEW])
+    assert finalists([known], MODES)["p"][1] == (NEW,), "what was taken for new and no longer is"
+
+
+def test_what_is_raced_is_what_could_still_win() -> None:
+    chosen = finalists([raced({RECIPE.text: 2.0, NEW: 1.0})], MODES)
+    every = [("p", 0), ("p", 1), ("p", 2)]
+    assert to_race(chosen, [], MODES, 3) == every
+    assert to_race(chosen, finals((1.2, 1.2, 1.2))[:2], MODES, 3) == [("p", 2)]
+    assert to_race(chosen, finals((1.2, 1.2, 1.2)), MODES, 3) == []
+    alone = [{**each, "recipes": [RECIPE.text]} for each in finals((1.2, 1.2, 1.2))]
+    assert to_race(chosen, alone, MODES, 3) == every, "without the recipe that it is nearest to"
+    lost = [{**each, "recipes": [RECIPE.text]} for each in finals((1.01, 1.01, 1.01))]
+    assert to_race(chosen, lost, MODES, 3) == [], "one rival more can't make it win"
+    assert to_race(chosen, finals((1.2, 1.2, 1.2), new=(OTHER,)), MODES, 3) == every, "another program's"
 
 
 def test_a_matrix_counts_only_if_the_lower_bound_is_three_per_cent_ahead() -> None:
@@ -131,19 +155,24 @@ def test_a_matrix_counts_only_if_the_lower_bound_is_three_per_cent_ahead() -> No
         assert found.beyond is counts, ratios
     (found,) = beyond_report.standings([heat], finals((1.5, 1.5)), MODES)
     assert found.bound is None and not found.beyond, "two processes are too few"
+    alone = [{**each, "recipes": [RECIPE.text, SLOW]} for each in finals((1.5, 1.5, 1.5))]
+    (found,) = beyond_report.standings([heat], alone, MODES)
+    assert found.bound is not None and not found.beyond, "the recipe that it is nearest to was not raced"
+    (found,) = beyond_report.standings([heat], [*alone, *finals((1.2, 1.2, 1.2))], MODES)
+    assert found.beyond and found.bound is not None and found.bound.ratio == pytest.approx(1.2), "the last races count"
 
 
 def test_the_other_side_is_the_fastest_recipe_of_each_process() -> None:
     races = finals((1.2, 1.2, 1.2))
     races[1]["times_us"][text_sha(SLOW)] = {"solver": 1.0}
-    found = beyond_report.final_bound(races, NEW, MODES)
+    found = final_bound(races, NEW, MODES)
     assert found is not None and math.log(found.ratio) == pytest.approx(2 / 3 * math.log(1.2))
 
 
 def test_a_program_that_failed_in_one_process_does_not_count() -> None:
     races = finals((1.2, 1.2, 1.2))
     del races[2]["times_us"][text_sha(NEW)]
-    assert beyond_report.final_bound(races, NEW, MODES) is None
+    assert final_bound(races, NEW, MODES) is None
 
 
 def test_wins_losses_and_ties_against_the_climb_are_counted_and_no_right_program_is_a_loss() -> None:

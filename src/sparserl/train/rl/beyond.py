@@ -8,27 +8,27 @@ For every matrix (of a run's rollouts, or of the samples of `sparserl eval`), or
     recipes.jsonl   the five fastest recipes, their numbers fitted by the reference search (`fitted`)
     heats.jsonl     one race in a fresh process: the recipes, the few fastest structurally new programs, the fastest
                     program of all, the fastest of the climb
-    finals.jsonl    where a new program was ahead in the heat: the fastest new one and the recipes once more, in three
-                    fresh processes
+    finals.jsonl    where a new program was ahead in the heat: the fastest new one, the recipes once more and the one
+                    that it is nearest to (`finals`), in three fresh processes
 
 Heats choose, finals count: the program is named before the clocks that it is reported with are read, and the other side
-is in every process the fastest of five. So chance works for the recipes. The report (`beyond_report`) needs the records
-alone. Each line is written when it is done; a second call goes on.
+is in every process the fastest of five or six. So chance works for the recipes. The report (`beyond_report`) needs the
+records alone. Each line is written when it is done; a second call goes on.
 """
 
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import exp, log
+from math import exp
 from pathlib import Path
 from typing import Any
 
 from sparserl.bench.reference import problem_name
 from sparserl.errors import SparseRLError
 from sparserl.store import append_jsonl, claim, read_jsonl
+from sparserl.train.rl.finals import LEAST_PROCESSES, Chosen, finalists, settled, to_race
 from sparserl.train.rl.fitted import FitConfig, fitted
 from sparserl.train.rl.fresh import FAULT
 from sparserl.train.rl.novelty import is_structurally_new
@@ -36,9 +36,6 @@ from sparserl.train.rl.side_by_side import Entry, RaceConfig, least, races
 from sparserl.train.rl.tried import Tried
 
 HEATS, FINALS, RECIPES, ABOUT = "heats.jsonl", "finals.jsonl", "recipes.jsonl", "about.json"
-LEAST_PROCESSES = 3
-ATTEMPTS = 2
-"""at a race; one that fails is tried again by the next call"""
 
 
 @dataclass(frozen=True)
@@ -138,14 +135,7 @@ def beyond(
 
 
 def _finals(tried: Mapping[str, Tried], config: BeyondConfig, out: Path, until: float) -> Iterator[str]:
-    chosen = finalists(read_jsonl(out / HEATS), config)
-    done = settled(read_jsonl(out / FINALS))
-    wanted = [
-        (key, process)
-        for key in chosen
-        for process in range(config.processes)
-        if key in tried and (key, process) not in done
-    ]
+    chosen, wanted = _left(tried, config, out)
     entries = [Entry(tried[key].prompt, (*chosen[key][0], *chosen[key][1])) for key, _ in wanted]
     for at, raced in races(entries, config.race, until):
         key, process = wanted[at]
@@ -155,31 +145,19 @@ def _finals(tried: Mapping[str, Tried], config: BeyondConfig, out: Path, until: 
         yield f"final: {tried[key].prompt.case:36s} process {process + 1} of {config.processes} {_said(raced)}"
 
 
-Chosen = dict[str, tuple[tuple[str, ...], tuple[str, ...]]]
-"""recipes and new programs of a final, by prompt"""
-
-
-def finalists(heats: Sequence[Mapping[str, Any]], config: BeyondConfig) -> Chosen:
-    """The matrices on which a new program was ahead in the heat, with who runs in the final; the farthest ahead first,
-    so that finals that are broken off lack those that would most probably not have counted."""
-    modes, found, leads = config.race.modes, {}, {}
-    for heat in heats:
-        if FAULT in heat or (rival := least(heat, heat["recipes"], modes)) is None:
-            continue
-        timed = [each for text in heat["new"] if (each := least(heat, [text], modes)) is not None]
-        new = [text for _, text in sorted(timed)][: config.finalists]
-        if new and rival[0] - min(timed)[0] >= log(config.ahead):
-            leads[heat["pair"]] = rival[0] - min(timed)[0]
-            found[heat["pair"]] = (tuple(heat["recipes"]), tuple(new))
-    return {key: found[key] for key in sorted(found, key=lambda key: -leads[key])}
-
-
 def complete(tried: Mapping[str, Tried], config: BeyondConfig, out: Path) -> bool:
     """Whether every matrix that has recipes had its heat, and every final its processes."""
     heats = read_jsonl(out / HEATS)
     without = {(record["pair"], 0) for record in read_jsonl(out / RECIPES) if not record["recipes"]}
-    finals = {(key, at) for key in finalists(heats, config) if key in tried for at in range(config.processes)}
-    return {(key, 0) for key in tried} <= settled(heats) | without and finals <= settled(read_jsonl(out / FINALS))
+    return {(key, 0) for key in tried} <= settled(heats) | without and not _left(tried, config, out)[1]
+
+
+def _left(tried: Mapping[str, Tried], config: BeyondConfig, out: Path) -> tuple[Chosen, list[tuple[str, int]]]:
+    """Who is in the finals, and which of their races are left."""
+    modes = config.race.modes
+    chosen = finalists(read_jsonl(out / HEATS), modes, config.ahead, config.finalists)
+    chosen = {key: each for key, each in chosen.items() if key in tried}
+    return chosen, to_race(chosen, read_jsonl(out / FINALS), modes, config.processes)
 
 
 def _claim(out: Path, config: BeyondConfig) -> None:
@@ -187,14 +165,6 @@ def _claim(out: Path, config: BeyondConfig) -> None:
     about |= {"finalists": config.finalists, "processes": config.processes, "ahead": config.ahead}
     about["rounds"] = config.race.rounds
     claim(out / ABOUT, about, "races")
-
-
-def settled(records: Sequence[Mapping[str, Any]]) -> set[tuple[str, int]]:
-    """(prompt, process) of races that need no other try: they ran, or failed twice."""
-    counts = Counter[tuple[str, int]]()
-    for record in records:
-        counts[record["pair"], record.get("process", 0)] += 1 if FAULT in record else ATTEMPTS
-    return {key for key, count in counts.items() if count >= ATTEMPTS}
 
 
 def _said(raced: Mapping[str, Any]) -> str:

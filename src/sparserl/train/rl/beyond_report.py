@@ -23,15 +23,15 @@ from sparserl.records import Problem
 from sparserl.store import read_json, read_jsonl, write_atomic, write_json
 from sparserl.train.assess_report import problem_called
 from sparserl.train.collected import TIE
-from sparserl.train.rl.beyond import ABOUT, FINALS, HEATS, LEAST_PROCESSES
-from sparserl.train.rl.bounds import Bound, bound, share
+from sparserl.train.rl.beyond import ABOUT, FINALS, HEATS
+from sparserl.train.rl.bounds import Bound, share
 from sparserl.train.rl.diagnostics import skeleton_of
+from sparserl.train.rl.finals import MARGIN, final_bound, has_nearest, last_of, new_in, raced
 from sparserl.train.rl.fresh import FAULT
 from sparserl.train.rl.novelty import difference, nearest_recipe
 from sparserl.train.rl.side_by_side import least, log_time
 from sparserl.train.rules import geometric
 
-MARGIN = 1.03
 SHOWN = 5
 
 
@@ -50,6 +50,8 @@ class Standing:
     """the speed of the fastest of them over the best recipe's, in the heat"""
     bound: Bound | None
     """the same of the final; None where there was none, or too few of its processes worked"""
+    against_nearest: bool
+    """whether the recipe that is nearest to the program was one of the others; it counts only then"""
     text: str
     """the program of the final"""
     best: float | None
@@ -62,19 +64,18 @@ class Standing:
 
     @property
     def beyond(self) -> bool:
-        return self.bound is not None and self.bound.low >= MARGIN
+        return self.against_nearest and self.bound is not None and self.bound.low >= MARGIN
 
 
 def standings(
     heats: Sequence[Mapping[str, Any]], finals: Sequence[Mapping[str, Any]], modes: Sequence[str]
 ) -> list[Standing]:
     """Of every matrix with a heat, by name. Races that failed are left out."""
-    by_pair: dict[str, dict[int, Mapping[str, Any]]] = {}
+    by_pair: dict[str, list[Mapping[str, Any]]] = {}
     for final in finals:
-        if FAULT not in final:
-            by_pair.setdefault(final["pair"], {})[final["process"]] = final
+        by_pair.setdefault(final["pair"], []).append(final)
     found = {
-        heat["pair"]: _standing(heat, list(by_pair.get(heat["pair"], {}).values()), modes)
+        heat["pair"]: _standing(heat, by_pair.get(heat["pair"], []), modes)
         for heat in heats
         if FAULT not in heat and least(heat, heat["recipes"], modes) is not None
     }
@@ -82,7 +83,9 @@ def standings(
 
 
 def _standing(heat: Mapping[str, Any], finals: Sequence[Mapping[str, Any]], modes: Sequence[str]) -> Standing:
-    bounds = {text: made for text in _raced(finals) if (made := final_bound(finals, text, modes)) is not None}
+    new = new_in(heat)
+    finals = last_of(each for each in finals if FAULT in each or {*each["new"]} <= {*new})
+    bounds = {text: made for text in raced(finals) if (made := final_bound(finals, text, modes)) is not None}
     text = max(bounds, key=lambda each: bounds[each].low, default="")
     best, climbed = (_over_recipes(heat, heat[name], modes) for name in ("best", "climbed"))
     return Standing(
@@ -91,31 +94,16 @@ def _standing(heat: Mapping[str, Any], finals: Sequence[Mapping[str, Any]], mode
         problem=heat["problem"],
         structure=heat["structure"],
         tries=heat["tries"],
-        new=len(heat["new"]),
-        heat=max((r for t in heat["new"] if (r := _over_recipes(heat, t, modes)) is not None), default=None),
+        new=len(new),
+        heat=max((r for t in new if (r := _over_recipes(heat, t, modes)) is not None), default=None),
         bound=bounds.get(text),
+        against_nearest=bool(text) and has_nearest(finals, text, heat["problem"]),
         text=text,
         best=best,
         climbed=climbed,
         climb_tries=heat.get("climb_tries", 0),
         over_climb=None if best is None or climbed is None else best / climbed,
     )
-
-
-def _raced(finals: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(text for final in finals for text in final["new"]))
-
-
-def final_bound(finals: Sequence[Mapping[str, Any]], text: str, modes: Sequence[str]) -> Bound | None:
-    """Of a program over the fastest recipe of each process; None if it, or all recipes, failed in too many."""
-    logs = []
-    for final in finals:
-        rival, own = least(final, final["recipes"], modes), log_time(final, text, modes)
-        if own is None:
-            return None  # what failed once is not right
-        if rival is not None:
-            logs.append(rival[0] - own)
-    return bound(logs, len(_raced(finals))) if len(logs) >= LEAST_PROCESSES else None
 
 
 def _over_recipes(heat: Mapping[str, Any], text: str, modes: Sequence[str]) -> float | None:
@@ -192,9 +180,10 @@ def shown(found: Sequence[Standing], count: int = SHOWN) -> list[dict[str, Any]]
     return [_shown(each, problem_called(each.problem)) for each in best]
 
 
-def _rank(each: Standing) -> tuple[float, str]:
+def _rank(each: Standing) -> tuple[bool, float, str]:
+    """Those that count first."""
     assert each.bound is not None
-    return -each.bound.low, each.pair
+    return not each.beyond, -each.bound.low, each.pair
 
 
 def _shown(each: Standing, problem: Problem) -> dict[str, Any]:
@@ -247,7 +236,8 @@ def _head(said: Mapping[str, Any]) -> str:
     return (
         "# Beyond the teacher\n\n"
         f"{machine}, {' and '.join(said['modes'])} mode.{modelled} A matrix counts if a structurally new program beats "
-        f"the fastest of the fitted recipes by {100 * (said['margin'] - 1):.0f} % (lower 95 % bound, "
+        "the fastest of the fitted recipes, and the recipe that it is nearest to, by "
+        f"{100 * (said['margin'] - 1):.0f} % (lower 95 % bound, "
         f"{said['processes']} fresh processes, {said['rounds']} rounds in turns).\n"
     )
 

@@ -2,7 +2,8 @@
 
 A program is new if its skeleton (`train.skeleton`: names renamed, comments stripped, all integers erased) is that of no
 recipe at any parameters, for any problem that the benchmark tests with the same operation. Numbers alone never count:
-arithmetic between numbers and parentheses around one are taken for one number too, so `8 * 4` is not new beside `32`.
+arithmetic between numbers and parentheses around one are taken for one number too, so `8 * 4` is not new beside `32`,
+and neither is a second launch bound beside one.
 
 Not covered: whether two skeletons compile to the same machine code, or do the same in another order.
 """
@@ -22,6 +23,8 @@ from sparserl.train.rl.diagnostics import recipe_skeletons, skeleton_of
 from sparserl.train.withheld import SPANNED
 
 _SUM = re.compile(r"# (?:\*|/|%|\+|-|<<|>>) #(?= |$)")
+_BOUNDS = re.compile(r"__launch_bounds__ \( # , # \)")
+"""how many blocks are to fit is a number, and without one it is the compiler's to choose"""
 _WRAPPED = re.compile(r"(?<!\w )\( # \)(?= |$)")
 """a number in parentheses that are not those of a call"""
 SHINGLE = 4
@@ -31,9 +34,9 @@ NEAR = 6
 
 
 def folded(skeleton: str) -> str:
-    """A skeleton in which numbers that make a number are one."""
+    """A skeleton in which numbers that make a number are one, and launch bounds have one."""
     while True:
-        shorter = _WRAPPED.sub("#", _SUM.sub("#", skeleton))
+        shorter = _BOUNDS.sub("__launch_bounds__ ( # )", _WRAPPED.sub("#", _SUM.sub("#", skeleton)))
         if shorter == skeleton:
             return skeleton
         skeleton = shorter
