@@ -1,27 +1,34 @@
 #!/usr/bin/env bash
 # What each part of reinforcement learning is worth, on one GPU. Resumable: call it again with the same arguments.
-#   bash runs/ablations.sh OUT --weights SFT [--blind DIR] [--scratch DIR] [--seeds "0 1 2"] [--results DIR] [--budget S] [ARM …] [-- OPTION …]
-# OUT        run folders, OUT/ARM-SEED
-# --weights  the fine-tuned policy that every arm but two begins with
-# --blind    one that was fine-tuned without an encoder (`runs/one_gpu.sh --study` makes OUT/sft-blind); without it, the
-#            arm 'blind' begins with --weights and is shown the same entries for every matrix
-# --scratch  one that was fine-tuned without pretraining: `train worth` makes OUT/worth/1-0-without, and 1-0-with beside it
-#            as the --weights to compare with; without it, there is no arm 'scratch'
-# --seeds    one run each
-# --results  the table and the curves [OUT/results]
-# ARM        base (GRPO, best of k, hierarchical reward, one turn), ppo, mean, blind, speed, correct, scratch, turns
-# OPTION     of `sparserl train rl`, for every run: --matrices DIR, --collection DIR, --device sim …
-# --budget   seconds for this call; if that is not enough it ends with code 75 (try again)
-# A run judges 5 120 programs, the same matrices in every arm of a seed; an episode of three turns is three programs, so
-# 'turns' plays a third as many (rounded up). Seeds come one after the other: after the first there is a whole table.
+#   bash runs/ablations.sh OUT --weights SFT [--blind DIR] [--turned DIR] [--pretrained DIR --scratch DIR]
+#       [--seeds "0 1 2"] [--results DIR] [--budget S] [ARM …] [-- OPTION …]
+# OUT           run folders, OUT/ARM-SEED
+# --weights     the fine-tuned policy that every arm begins with, but for those that are named with one of their own
+# --blind       one that was fine-tuned without an encoder (`runs/one_gpu.sh --study` makes OUT/sft-blind); without it,
+#               the arm 'blind' begins with --weights and is shown the same entries for every matrix
+# --turned      one that has learnt to write again what was judged (`sparserl train turns`); without it, the arm 'turns'
+#               begins with --weights, which has never read a verdict
+# --pretrained  and --scratch: fine-tuned alike, with pretraining and without: `sparserl train worth --fraction 1` makes
+#               WORTH/1-0-with and WORTH/1-0-without. They are arms beside each other; without the two there are none
+# --seeds       one run each
+# --results     the table and the curves [OUT/results]; those of the arms that pretraining sets apart in 'pretraining'
+# ARM           base (GRPO, best of k, hierarchical reward, one turn), ppo, mean, blind, speed, correct, turns,
+#               pretrained, scratch
+# OPTION        of `sparserl train rl`, for every run: --matrices DIR, --collection DIR, --device sim …
+# --budget      seconds for this call; if that is not enough it ends with code 75 (try again)
+# A run judges 5 120 programs in four rounds, the same matrices in every arm of a seed; an episode of three turns is
+# three programs, so 'turns' plays a third as many (rounded up). Few large rounds: writing 1 280 programs takes hardly
+# longer than writing 640. Seeds come one after the other: after the first there is a whole table.
 # All of them are one process with one judge (OUT/plan.txt): what a run judged on a matrix is not judged there again.
 set -euo pipefail
 out=${1:?give the folder of the runs} && shift
-weights="" blind="" scratch="" seeds="0 1 2" results="" budget=0 arms=() options=()
+weights="" blind="" turned="" pretrained="" scratch="" seeds="0 1 2" results="" budget=0 arms=() options=()
 while (($#)); do
     case $1 in
         --weights) weights=$2 && shift 2 ;;
         --blind) blind=$2 && shift 2 ;;
+        --turned) turned=$2 && shift 2 ;;
+        --pretrained) pretrained=$2 && shift 2 ;;
         --scratch) scratch=$2 && shift 2 ;;
         --seeds) seeds=$2 && shift 2 ;;
         --results) results=$2 && shift 2 ;;
@@ -34,11 +41,11 @@ done
 [[ -n $weights ]] || { echo "ablations.sh: name the fine-tuned policy, --weights DIR" >&2 && exit 2; }
 if ((!${#arms[@]})); then
     arms=(base ppo mean blind speed correct turns)
-    [[ -z $scratch ]] || arms+=(scratch)
+    [[ -z $pretrained || -z $scratch ]] || arms+=(pretrained scratch)
 fi
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
-rounds=${ROUNDS:-8} prompts=${PROMPTS:-20} group=${GROUP:-32}
+rounds=${ROUNDS:-4} prompts=${PROMPTS:-40} group=${GROUP:-32}
 mkdir -p "$out"
 
 settings() {  # ARM: what sets it apart, in `own`
@@ -49,24 +56,27 @@ settings() {  # ARM: what sets it apart, in `own`
         mean) own+=(--objective mean) ;;
         blind) if [[ -n $blind ]]; then own=(--weights "$blind"); else own+=(--blind); fi ;;
         speed | correct) own+=(--reward "$1") ;;
+        turns) own=(--weights "${turned:-$weights}" --turns 3 --prompts $(((prompts + 2) / 3))) ;;
+        pretrained) own=(--weights "${pretrained:?the arm pretrained needs --pretrained DIR}") ;;
         scratch) own=(--weights "${scratch:?the arm scratch needs --scratch DIR}") ;;
-        turns) own+=(--turns 3 --prompts $(((prompts + 2) / 3))) ;;
-        *) echo "ablations.sh: there is no arm '$1': base ppo mean blind speed correct scratch turns" >&2 && exit 2 ;;
+        *) echo "ablations.sh: there is no arm '$1': base ppo mean blind speed correct turns pretrained scratch" >&2 && exit 2 ;;
     esac
 }
 
 for arm in "${arms[@]}"; do settings "$arm"; done  # before hours are spent on the others
-runs=()
+runs=() beside=()
 : >"$out/plan.txt"
 for seed in $seeds; do
     for arm in "${arms[@]}"; do
         settings "$arm"
         printf '%q ' --out "$out/$arm-$seed" --rounds "$rounds" --prompts "$prompts" --group "$group" --even 1 --cases 100 \
-            --minibatch 64 --warmup 10 --seed "$seed" --samples "$out/samples.npz" --resume "${options[@]}" "${own[@]}" \
+            --minibatch 64 --warmup 10 --save-every 60 --seed "$seed" --samples "$out/samples.npz" --resume "${options[@]}" "${own[@]}" \
             >>"$out/plan.txt"
         echo >>"$out/plan.txt"
-        runs+=("$out/$arm-$seed")
+        if [[ $arm == pretrained || $arm == scratch ]]; then beside+=("$out/$arm-$seed"); else runs+=("$out/$arm-$seed"); fi
     done
 done
 "${sparserl[@]}" train rl-many "$out/plan.txt" --budget "$budget"
-"${sparserl[@]}" train curves --out "${results:-$out/results}" "${runs[@]}"
+results=${results:-$out/results}
+((!${#runs[@]})) || "${sparserl[@]}" train curves --out "$results" "${runs[@]}"
+((!${#beside[@]})) || "${sparserl[@]}" train curves --out "$results/pretraining" "${beside[@]}"

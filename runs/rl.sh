@@ -14,13 +14,13 @@
 #                       first 59 rounds, 150 large drawn ones in the next ten, --admit-steps from the 70th on, --far from
 #                       the 80th on, played from the 89th on, --shown from the 102nd on (900, 3000 from the 107th on);
 #                       --varied and openings of every kind of layout are to come with the 110th
+#               ship    int8 weights, as they are evaluated and shipped
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
 #               play    on the matrices of the climbs the last weights write as many programs once more, twice as many to
 #                       choose those from that differ
 #               beyond  new programs against the best recipes, and climbs: of the whole run and of 'play' on these 200,
 #                       and within 16 samples on the unseen ones
-#               ship    int8 weights
 # All of them without one. On several GPUs: SPARSERL="accelerate launch --num_processes 4 -m sparserl" for the stage rl.
 set -euo pipefail
 out=${1:?give the folder of the run} && shift
@@ -37,7 +37,7 @@ while (($#)); do
     esac
 done
 [[ -n $weights ]] || { echo "rl.sh: name the policy to begin with, --weights DIR" >&2 && exit 2; }
-((${#stages[@]})) || stages=(rl eval climb play beyond ship)
+((${#stages[@]})) || stages=(rl ship eval climb play beyond)
 python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 rounds=${ROUNDS:-117} prompts=${PROMPTS:-64} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
@@ -60,7 +60,7 @@ evaluate() {
     [[ $budget == 0 ]] || minutes=$(((budget + 59) / 60))
     for split in unseen seen real; do
         [[ $split != real || ${#matrices[@]} -gt 0 ]] || continue
-        "${sparserl[@]}" eval --policy "sft=$start" --policy "rl=$out/rl/policy" --policy recipes "${controls[@]}" \
+        "${sparserl[@]}" eval --policy "sft=$start" --policy "rl=$out/nano" --policy recipes "${controls[@]}" \
             --split "$split" --out "$out/eval-$split" --device "$device" --minutes "$minutes" \
             "${matrices[@]}" "${collection[@]}" "${reference[@]}"
     done
@@ -95,6 +95,6 @@ for stage in "${stages[@]}"; do
     case $stage in
         eval) evaluate ;;
         rl | climb | play | beyond | ship) "$stage" ;;
-        *) echo "rl.sh: there is no stage '$stage': rl eval climb play beyond ship" >&2 && exit 2 ;;
+        *) echo "rl.sh: there is no stage '$stage': rl ship eval climb play beyond" >&2 && exit 2 ;;
     esac
 done

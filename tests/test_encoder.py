@@ -289,6 +289,8 @@ def test_the_command_probes_the_encoder_of_a_policy(tmp_path: Path, capsys: pyte
     save_encoder(load_policy(tmp_path / "policy").encoder, tmp_path / "encoder")
     probe_command(out=tmp_path / "o", policy=tmp_path / "encoder", matrices=40, withheld=10, largest=2e3, workers=1)
     assert json.loads((tmp_path / "o" / "probes.json").read_text()) == stored
+    alone, part = (load_encoder(tmp_path / name).state_dict() for name in ("encoder", "policy"))
+    assert all(torch.equal(value, part[name]) for name, value in alone.items())
     with pytest.raises(SparseRLError, match="'dev' or 'unseen'"):
         probe_command(out=tmp_path / "o", split="real")
 

@@ -135,9 +135,10 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_arm_differs_from_the_base_in_its_one_thing_and_judges_enough(tmp_path: Path) -> None:
     out = tmp_path / "with space"
-    said = script("ablations.sh", out, "--weights", "sft", "--scratch", "worth", sparserl="echo")
+    own = ("--turned", "turned", "--pretrained", "with", "--scratch", "without")
+    said = script("ablations.sh", out, "--weights", "sft", *own, sparserl="echo")
     made = {places.out.name: (config, places) for config, places in read_plan(out / "plan.txt")}
-    names = ("base", "ppo", "mean", "blind", "speed", "correct", "turns", "scratch")
+    names = ("base", "ppo", "mean", "blind", "speed", "correct", "turns", "pretrained", "scratch")
     assert list(made) == [f"{name}-{seed}" for seed in range(3) for name in names]
     config = {name: made[f"{name}-0"][0] for name in names}
     assert (config["base"].algorithm, config["base"].objective) == ("grpo", "best")
@@ -148,12 +149,16 @@ def test_every_arm_differs_from_the_base_in_its_one_thing_and_judges_enough(tmp_
         "correctness",
     ]
     assert (config["base"].play.turns, config["turns"].play.turns) == (1, 3)
-    assert config["scratch"] == config["base"] and made["scratch-0"][1].weights == Path("worth")
+    assert config["scratch"] == config["pretrained"] == config["base"]
+    begun = {name: str(made[f"{name}-0"][1].weights) for name in names}
+    assert begun == dict.fromkeys(names, "sft") | {"turns": "turned", "pretrained": "with", "scratch": "without"}
     for each, _ in made.values():
         assert each.rounds * each.curriculum.prompts * each.play.count * each.play.turns >= 5000
     assert len({each.loop.seed for each, _ in made.values()}) == 3
-    assert [places.out.parent for _, places in made.values()] == [out] * 24
-    assert said.splitlines()[-1].startswith("train curves") and said.splitlines()[-1].endswith("/scratch-2")
+    assert [places.out.parent for _, places in made.values()] == [out] * 27
+    table, beside = said.splitlines()[-2:]
+    assert table.startswith("train curves") and table.endswith("/turns-2") and "scratch" not in table
+    assert beside.endswith("/pretrained-2 " + f"{out}/scratch-2") and "/results/pretraining" in beside
 
 
 def test_a_tiny_ablation_runs_through_the_script(weights: Path, tmp_path: Path) -> None:
@@ -244,12 +249,12 @@ def test_the_training_script_goes_through_every_stage(tmp_path: Path) -> None:
     (tmp_path / "sft").mkdir()
     (tmp_path / "sft" / "weights.safetensors").write_bytes(b"")
     said = script(
-        "rl.sh", tmp_path / "out", "--weights", tmp_path / "sft", "rl", "eval", "climb", "play", "beyond",
+        "rl.sh", tmp_path / "out", "--weights", tmp_path / "sft", "rl", "ship", "eval", "climb", "play", "beyond",
         sparserl="echo",
     )  # fmt: skip
     rows = [row for row in said.splitlines() if row.startswith(("train", "eval"))]
     assert [" ".join(row.split()[:2]) for row in rows] == [
-        "train rl", "eval --policy", "eval --policy", "train climb", "train play", *3 * ["train beyond"],
+        "train rl", "train ship", "eval --policy", "eval --policy", "train climb", "train play", *3 * ["train beyond"],
     ]  # fmt: skip
     words = shlex.split(rows[0])
     numbers = [int(words[words.index(name) + 1]) for name in ("--rounds", "--prompts", "--group")]

@@ -83,9 +83,7 @@ def probe(
     """Probe an encoder, alone or a policy's: what can be read from it, linearly, on families it never saw."""
     from sparserl.errors import SparseRLError
     from sparserl.policies import SHIPPED
-    from sparserl.policy.checkpoint import load_policy
     from sparserl.train.encode import EncodeConfig, load_encoder, probe_policy
-    from sparserl.train.loop import policy_folder
 
     try:
         config = EncodeConfig(
@@ -94,8 +92,7 @@ def probe(
         )  # fmt: skip
     except ValueError as error:
         raise SparseRLError(str(error)) from None
-    alone = policy is not None and (policy / "encoder.json").is_file()
-    encoder = load_encoder(policy) if policy and alone else load_policy(policy_folder(policy or SHIPPED)).encoder
+    encoder = load_encoder(policy or SHIPPED)
     with _progress() as told:
         report = probe_policy(encoder, config, out, told)
     _say(report, split)

@@ -140,7 +140,7 @@ def worth(
     out: Out,
     collection: FromCollection,
     weights: Annotated[Path, typer.Option(help="Folder of the pretraining run.")],
-    encoder: Annotated[Path, typer.Option(help="Pretrained encoder, for all runs.")],
+    encoder: Annotated[Path, typer.Option(help="Pretrained encoder, or a policy that has one, for all runs.")],
     samples: Samples = None,
     matrices: Matrices = None,
     target: Target = "h200",

@@ -32,6 +32,7 @@ from sparserl import splits
 from sparserl.errors import StoreError
 from sparserl.families import FAMILIES
 from sparserl.matrix import Array
+from sparserl.policy.checkpoint import load_policy
 from sparserl.policy.encoder import (
     EXPLICIT,
     TIMED,
@@ -46,6 +47,7 @@ from sparserl.records import Problem
 from sparserl.store import read_json, write_atomic, write_json
 from sparserl.train.encode_data import LINES, Draws, Examples, ShardPlan, build_examples, withheld_in
 from sparserl.train.encode_times import Timed
+from sparserl.train.loop import policy_folder
 from sparserl.train.probes import TARGETS, ProbeReport, probe
 
 log = logging.getLogger(__name__)
@@ -358,7 +360,9 @@ def save_encoder(encoder: MatrixEncoder, folder: Path) -> None:
 
 
 def load_encoder(folder: Path) -> MatrixEncoder:
-    """The encoder that `save_encoder` wrote."""
+    """The encoder that `save_encoder` wrote, or that of a policy."""
+    if not (folder / "encoder.json").is_file():
+        return load_policy(policy_folder(folder)).encoder
     about = read_json(folder / "encoder.json")
     encoder = MatrixEncoder(int(about["width"]), EncoderSize(**about["size"]))
     encoder.load_state_dict(load_file(folder / "encoder.safetensors"))
