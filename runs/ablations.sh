@@ -18,7 +18,8 @@
 # --budget      seconds for this call; if that is not enough it ends with code 75 (try again)
 # A run judges 5 120 programs in four rounds, the same matrices in every arm of a seed; an episode of three turns is
 # three programs, so 'turns' plays a third as many (rounded up). Few large rounds: writing 1 280 programs takes hardly
-# longer than writing 640. Seeds come one after the other: after the first there is a whole table.
+# longer than writing 640. Matrices have 30 to 300 thousand nonzeros. Seeds come one after the other: after the first there
+# is a whole table.
 # All of them are one process with one judge (OUT/plan.txt): what a run judged on a matrix is not judged there again.
 set -euo pipefail
 out=${1:?give the folder of the runs} && shift
@@ -69,7 +70,7 @@ runs=() beside=()
 for seed in $seeds; do
     for arm in "${arms[@]}"; do
         settings "$arm"
-        printf '%q ' --out "$out/$arm-$seed" --rounds "$rounds" --prompts "$prompts" --group "$group" --even 1 --cases 100 \
+        printf '%q ' --out "$out/$arm-$seed" --rounds "$rounds" --prompts "$prompts" --group "$group" --even 1 --cases 100 --most-nonzeros 3e5 \
             --minibatch 64 --warmup 10 --save-every 60 --seed "$seed" --samples "$out/samples.npz" --resume "${options[@]}" "${own[@]}" \
             >>"$out/plan.txt"
         echo >>"$out/plan.txt"

@@ -10,10 +10,11 @@
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # STAGE         rl      117 rounds of 64 matrices and 32 programs: 239 616 judged rollouts. Twice as many matrices as a
 #                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn.
-#                       The run in results/rl/run (109 rounds so far) had no --large-drawn and --strewn matrices in the
+#                       The run in results/rl/run (113 rounds so far) had no --large-drawn and --strewn matrices in the
 #                       first 59 rounds, 150 large drawn ones in the next ten, --admit-steps from the 70th on, --far from
 #                       the 80th on, played from the 89th on, --shown from the 102nd on (900, 3000 from the 107th on);
-#                       --varied and openings of every kind of layout are to come with the 110th
+#                       --choose-steps and openings of every kind of layout from the 110th on, and --varied 8, which is
+#                       not to come again: of what mutations taught, a little was to mix programs up
 #               ship    int8 weights, as they are evaluated and shipped
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
@@ -48,21 +49,30 @@ start=$weights
 rl() {
     sha256sum "$start"/*.safetensors | tee "$out/from.txt"
     "${sparserl[@]}" train rl --weights "$weights" --out "$out/rl" --rounds "$rounds" --prompts "$prompts" \
-        --group "$group" --imitate-steps 64 --varied 8 --admit-steps 96 --learning-rate 4e-5 --frozen \
+        --group "$group" --imitate-steps 64 --choose-steps 32 --admit-steps 192 --learning-rate 4e-5 --frozen \
         --cases 1400 --large 250 --drawn 600 --large-drawn 400 --strewn 300 --far 800 --shown 3000 "${twisted[@]}" \
         "${matrices[@]}" "${collection[@]}" \
         --samples "$out/samples.npz" --device "$device" --budget "$budget" --save-every 90 --resume
 }
-evaluate() {
-    local split controls=() minutes=0
+evaluate() {  # written by one process, measured by several; the clock is one process's at a time
+    local split controls=() minutes=0 share jobs told races=${RACES:-8}
     ((!${#collection[@]})) || controls+=(--policy trees --policy neighbours --policy single)
     ((!${#reference[@]})) || controls+=(--policy reference)
     [[ $budget == 0 ]] || minutes=$(((budget + 59) / 60))
     for split in unseen seen real; do
         [[ $split != real || ${#matrices[@]} -gt 0 ]] || continue
-        "${sparserl[@]}" eval --policy "sft=$start" --policy "rl=$out/nano" --policy recipes "${controls[@]}" \
-            --split "$split" --out "$out/eval-$split" --device "$device" --minutes "$minutes" \
-            "${matrices[@]}" "${collection[@]}" "${reference[@]}"
+        told=(eval --policy "sft=$start" --policy "rl=$out/nano" --policy recipes "${controls[@]}" --split "$split"
+            --out "$out/eval-$split" --device "$device" --minutes "$minutes"
+            "${matrices[@]}" "${collection[@]}" "${reference[@]}")
+        "${sparserl[@]}" "${told[@]}" --choose-only
+        jobs=()
+        for ((share = 0; share < races; share++)); do
+            "${sparserl[@]}" "${told[@]}" --share "$share/$races" >"$out/eval-$split-$share.log" &
+            jobs+=($!)
+        done
+        for share in "${!jobs[@]}"; do wait "${jobs[share]}"; done
+        ! grep -h "time is up" "$out/eval-$split"-*.log || exit 75
+        "${sparserl[@]}" "${told[@]}" --report-only
     done
 }
 climb() {

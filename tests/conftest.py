@@ -1,4 +1,4 @@
-"""Skips, all in one place: a test marked `gpu` or `browser` runs where there is one, or says why it does not."""
+"""Skips and the order of tests, all in one place: a test marked `gpu` or `browser` runs where there is one, or says why it does not."""
 
 from __future__ import annotations
 
@@ -35,6 +35,8 @@ def pytest_runtest_setup() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes minutes goes first: at the end one process would work at it and the others wait."""
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
     if shutil.which("chromium") is None:
         for item in items:
             if item.get_closest_marker("browser"):

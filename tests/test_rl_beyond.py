@@ -206,6 +206,7 @@ def test_the_programs_shown_have_different_skeletons_and_the_page_has_their_diff
     shown = beyond_report.shown(found)
     assert [each["text"] for each in shown] == [OTHER, NEW]
     assert all(each["diff"].startswith("---") for each in shown)
+    assert f"## 1. c ({heats[0]['structure']}), " in beyond_report._program(1, shown[0])
     said = beyond_report.figures(found)
     assert said["all"]["beyond"] == 3 and said["all"]["share"] == 1.0
 

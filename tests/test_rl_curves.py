@@ -254,8 +254,13 @@ def test_the_training_script_goes_through_every_stage(tmp_path: Path) -> None:
     )  # fmt: skip
     rows = [row for row in said.splitlines() if row.startswith(("train", "eval"))]
     assert [" ".join(row.split()[:2]) for row in rows] == [
-        "train rl", "train ship", "eval --policy", "eval --policy", "train climb", "train play", *3 * ["train beyond"],
+        "train rl", "train ship", *4 * ["eval --policy"], "train climb", "train play", *3 * ["train beyond"],
     ]  # fmt: skip
+    evaluated = [row.split() for row in rows if row.startswith("eval")]
+    assert [row[-1] for row in evaluated] == 2 * ["--choose-only", "--report-only"]
+    assert all(f"rl={tmp_path / 'out' / 'nano'}" in row for row in evaluated), "what is shipped is evaluated"
+    measured = sorted((tmp_path / "out").glob("eval-unseen-*.log"))
+    assert [path.read_text().split()[-1] for path in measured] == [f"{at}/8" for at in range(8)]
     words = shlex.split(rows[0])
     numbers = [int(words[words.index(name) + 1]) for name in ("--rounds", "--prompts", "--group")]
     assert math.prod(numbers) >= 120_000

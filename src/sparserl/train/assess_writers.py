@@ -33,6 +33,7 @@ class Sources:
     reference: Path | None = None
     """folder of a reference search"""
     device: str = "cuda"
+    """sim: programs are written for the simulator; otherwise for an H200"""
     prompted: bool = False
     """also prompt policies with withheld headers"""
     masked: bool = False
@@ -140,7 +141,8 @@ def _folder_name(folder: Path) -> str:
 def _policy_writers(run: Run, folder: Path, name: str, sources: Sources) -> list[Writer]:
     from sparserl.train.assess_policy import Drawing, PolicyWriter
 
-    place, machine = ("cuda", "h200") if sources.device == "cuda" else ("cpu", "sim")
+    place = "cuda" if sources.device == "cuda" else "cpu"
+    machine = "sim" if sources.device == "sim" else "h200"
     asked: list[tuple[bool, tuple[bool, bool, Mode]]] = [
         (True, (False, False, "solver")),
         (sources.prompted, (True, False, "solver")),

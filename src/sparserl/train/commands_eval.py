@@ -30,7 +30,9 @@ def evaluate(
     split: Annotated[str, typer.Option(help="dev, seen, unseen or real")],
     out: Annotated[Path, typer.Option(help="folder of the records and the page, such as results/NAME")],
     matrices: Annotated[Path | None, typer.Option(help="folder with the real matrices")] = None,
-    device: Annotated[str, typer.Option(help="cuda or sim")] = "cuda",
+    device: Annotated[
+        str, typer.Option(help="cuda, sim, or none: what is written for a GPU is compiled, and nothing is run")
+    ] = "cuda",
     collection: Annotated[
         Path | None, typer.Option(help="what `train collect` wrote; trees, neighbours and single learn from it")
     ] = None,
@@ -62,13 +64,14 @@ def evaluate(
     from sparserl.errors import SparseRLError
     from sparserl.shares import share_of
     from sparserl.train.assess import AssessConfig, Run
+    from sparserl.train.assess_compiled import compile_written, said
     from sparserl.train.assess_writers import Sources
     from sparserl.tune import make_problem
 
     if split not in TESTED:
         raise SparseRLError(f"The --split must be one of {', '.join(TESTED)}. Got {split!r}.")
-    if device not in ("cuda", "sim"):
-        raise SparseRLError(f"The --device must be cuda or sim. Got {device!r}.")
+    if device not in ("cuda", "sim", "none"):
+        raise SparseRLError(f"The --device must be cuda, sim or none. Got {device!r}.")
     if split != "dev" and (temperature, top_p) != (None, None):
         raise SparseRLError("--temperature and --top-p are for the dev split: on a test split the policy's own count.")
     if temperature is not None and temperature <= 0:
@@ -81,17 +84,24 @@ def evaluate(
     sources = Sources(collection, reference, device, withheld, mask, chain, temperature, top_p)
     cases = run.kept(splits.cases(split))  # type: ignore[arg-type]  # checked above
     which, shares = share_of(share)
-    if shares > 1 and (choose_only or report_only):
-        raise SparseRLError("A --share measures: --choose-only and --report-only are for a process of their own.")
+    if shares > 1 and (choose_only or report_only or device == "none"):
+        raise SparseRLError(
+            "A --share measures: --choose-only, --report-only and --device none are for a process of their own."
+        )
     if not report_only:
         run.claim()
         if shares == 1:
             for line in _write(run, cases, policy, sources):
                 typer.echo(line)
-        if not choose_only:
+        if device == "none" and not choose_only:
+            for line in compile_written(run, cases):
+                typer.echo(line)
+        elif not choose_only:
             for line in _measure(run, cases[which::shares], device, shares, minutes):
                 typer.echo(line)
-    if not choose_only and shares == 1:
+    if device == "none" and not choose_only:
+        typer.echo("\n".join(said(out, reference)))
+    elif not choose_only and shares == 1:
         typer.echo(show(out, reference))
 
 

@@ -271,6 +271,7 @@ def _climb(found: Mapping[str, Any] | None) -> str:
 
 def _program(number: int, each: Mapping[str, Any]) -> str:
     return (
-        f"## {number}. {each['case']}, {each['problem']}: {each['ratio']:.3f} (at least {each['low']:.3f})\n\n"
+        f"## {number}. {each['case']} ({each['structure']}), {each['problem']}: {each['ratio']:.3f} "
+        f"(at least {each['low']:.3f})\n\n"
         f"From `{each['nearest']}`:\n\n```diff\n{each['diff']}\n```\n\n```cuda\n{each['text'].rstrip()}\n```\n"
     )
