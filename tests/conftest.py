@@ -1,4 +1,4 @@
-"""Skips and the order of tests, all in one place: a test marked `gpu` or `browser` runs where there is one, or says why it does not."""
+"""The order of tests, and skips, in one place: a `gpu` or `browser` one runs where there is one, or says why not."""
 
 from __future__ import annotations
 

@@ -62,3 +62,18 @@ def test_a_run_is_not_taken_out_over_another_or_beside_another_policy(run: Path,
     assert refused.returncode == 2 and "is there already" in refused.stderr
     refused = put_away("pack", tmp_path / "nothing", tmp_path / "away")
     assert refused.returncode == 2 and "no policy folder" in refused.stderr
+
+
+def test_a_policy_comes_back_to_the_byte_beside_the_run(run: Path, tmp_path: Path) -> None:
+    for name, folder in (("base", run / "base"), ("learnt", run / "rl" / "policy")):
+        save_policy(load_policy(folder), tmp_path / name, weights="int8", notes={"stage": name})
+    base = ("--base", tmp_path / "base")
+    assert put_away("pack", run / "rl", tmp_path / "away", *base).returncode == 0
+    done = put_away("pack-policy", tmp_path / "learnt", tmp_path / "away", *base)
+    assert done.returncode == 0, done.stderr
+    assert put_away("unpack-policy", tmp_path / "away", tmp_path / "back", *base).returncode == 0
+    for name in ("model.safetensors", "config.json", "tokenizer.json", "manifest.json"):
+        assert (tmp_path / "back" / name).read_bytes() == (tmp_path / "learnt" / name).read_bytes(), name
+    assert put_away("unpack", tmp_path / "away", tmp_path / "rl", *base).returncode == 0, "its notes are still there"
+    refused = put_away("pack-policy", run / "rl" / "policy", tmp_path / "away", *base)
+    assert refused.returncode == 2 and "ship it first" in refused.stderr
