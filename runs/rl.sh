@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # Reinforcement learning on one GPU (an H200), from a fine-tuned policy, and what must be shown of it. Resumable: call it
 # again with the same arguments, and it goes on.
-#   bash runs/rl.sh OUT --weights SFT [--matrices DIR] [--collection DIR] [--reference DIR] [--budget SECONDS] [STAGE …]
+#   bash runs/rl.sh OUT --weights SFT [--matrices DIR] [--collection DIR] [--reference DIR] [--earlier DIR]
+#       [--budget SECONDS] [STAGE …]
 # OUT           run folders and records; OUT/nano is the policy to ship
 # --weights     the policy to begin with, such as OUT/sft of runs/one_gpu.sh; its hash is printed and kept in OUT/from.txt
 # --matrices    folder with the real matrices (NAME.mtx.gz); without it, generated ones alone
 # --collection  what `sparserl train collect` wrote: the best known of each of its matrices; for the controls of eval
 # --reference   the reference search to be held against, such as results/reference
+# --earlier     earlier evaluations by split, such as results/rl: what trees, neighbours and single chose is taken from
+#               there, in place of minutes for each split
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # STAGE         rl      117 rounds of 64 matrices and 32 programs: 239 616 judged rollouts. Twice as many matrices as a
 #                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn.
@@ -25,13 +28,14 @@
 # All of them without one. On several GPUs: SPARSERL="accelerate launch --num_processes 4 -m sparserl" for the stage rl.
 set -euo pipefail
 out=${1:?give the folder of the run} && shift
-weights="" matrices=() twisted=() collection=() reference=() budget=0 stages=()
+weights="" matrices=() twisted=() collection=() reference=() earlier="" budget=0 stages=()
 while (($#)); do
     case $1 in
         --weights) weights=$2 && shift 2 ;;
         --matrices) matrices=(--matrices "$2") twisted=(--twisted 600) && shift 2 ;;
         --collection) collection=(--collection "$2") && shift 2 ;;
         --reference) reference=(--reference "$2") && shift 2 ;;
+        --earlier) earlier=$2 && shift 2 ;;
         --budget) budget=$2 && shift 2 ;;
         -*) echo "rl.sh: there is no option $1; the first lines of the script say which there are" >&2 && exit 2 ;;
         *) stages+=("$1") && shift ;;
@@ -55,12 +59,15 @@ rl() {
         --samples "$out/samples.npz" --device "$device" --budget "$budget" --save-every 90 --resume
 }
 evaluate() {  # written by one process, measured by several; the clock is one process's at a time
-    local split controls=() minutes=0 share jobs told races=${RACES:-8}
-    ((!${#collection[@]})) || controls+=(--policy trees --policy neighbours --policy single)
-    ((!${#reference[@]})) || controls+=(--policy reference)
+    local split name controls minutes=0 share jobs told races=${RACES:-8}
     [[ $budget == 0 ]] || minutes=$(((budget + 59) / 60))
     for split in unseen seen real; do
         [[ $split != real || ${#matrices[@]} -gt 0 ]] || continue
+        controls=() && ((!${#reference[@]})) || controls+=(--policy reference)
+        for name in trees neighbours single; do
+            if [[ -f $earlier/$split/written-$name.jsonl.zst ]]; then controls+=(--policy "$name=$earlier/$split");
+            elif ((${#collection[@]})); then controls+=(--policy "$name"); fi
+        done
         told=(eval --policy "sft=$start" --policy "rl=$out/nano" --policy recipes "${controls[@]}" --split "$split"
             --out "$out/eval-$split" --device "$device" --minutes "$minutes"
             "${matrices[@]}" "${collection[@]}" "${reference[@]}")

@@ -140,6 +140,22 @@ def test_several_processes_measure_what_one_has_written(tmp_path: Path, monkeypa
         commands_eval.evaluate(**given, share="0/2", choose_only=True)
 
 
+def test_what_was_chosen_in_an_earlier_evaluation_is_taken_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splits, "cases", lambda split: CASES)
+    given = {"split": "dev", "device": "sim", "samples": 2, "choose_only": True}
+    commands_eval.evaluate(policy=["recipes"], out=tmp_path / "one", **given)
+    commands_eval.evaluate(policy=[f"heuristic={tmp_path / 'one'}"], out=tmp_path / "two", **given)
+    written = [read_jsonl(tmp_path / name / "written-heuristic.jsonl") for name in ("one", "two")]
+    assert len(written[0]) == 2 and written[0] == written[1]
+    assert read_jsonl(tmp_path / "one" / "programs.jsonl") == read_jsonl(tmp_path / "two" / "programs.jsonl")
+    with pytest.raises(SparseRLError, match=r"Nobody called 'trees' has written in .*one, only heuristic"):
+        commands_eval.evaluate(policy=[f"trees={tmp_path / 'one'}"], out=tmp_path / "three", **given)
+    with pytest.raises(SparseRLError, match="for 'spmv float32', not for 'spmv float64'"):
+        commands_eval.evaluate(policy=[f"heuristic={tmp_path / 'one'}"], out=tmp_path / "four", dtype="f64", **given)
+
+
 def test_a_test_split_takes_no_sampling(tmp_path: Path) -> None:
     for given in ({"temperature": 0.5}, {"top_p": 0.9}):
         with pytest.raises(SparseRLError, match="dev split"):

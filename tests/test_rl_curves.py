@@ -248,10 +248,11 @@ def test_a_blind_run_sees_the_same_entries_everywhere_and_each_matrix_its_sizes(
 def test_the_training_script_goes_through_every_stage(tmp_path: Path) -> None:
     (tmp_path / "sft").mkdir()
     (tmp_path / "sft" / "weights.safetensors").write_bytes(b"")
-    said = script(
-        "rl.sh", tmp_path / "out", "--weights", tmp_path / "sft", "rl", "ship", "eval", "climb", "play", "beyond",
-        sparserl="echo",
-    )  # fmt: skip
+    (tmp_path / "before" / "seen").mkdir(parents=True)
+    (tmp_path / "before" / "seen" / "written-trees.jsonl.zst").write_bytes(b"")
+    stages = ("rl", "ship", "eval", "climb", "play", "beyond")
+    words = ("--weights", tmp_path / "sft", "--earlier", tmp_path / "before", *stages)
+    said = script("rl.sh", tmp_path / "out", *words, sparserl="echo")
     rows = [row for row in said.splitlines() if row.startswith(("train", "eval"))]
     assert [" ".join(row.split()[:2]) for row in rows] == [
         "train rl", "train ship", *4 * ["eval --policy"], "train climb", "train play", *3 * ["train beyond"],
@@ -259,6 +260,7 @@ def test_the_training_script_goes_through_every_stage(tmp_path: Path) -> None:
     evaluated = [row.split() for row in rows if row.startswith("eval")]
     assert [row[-1] for row in evaluated] == 2 * ["--choose-only", "--report-only"]
     assert all(f"rl={tmp_path / 'out' / 'nano'}" in row for row in evaluated), "what is shipped is evaluated"
+    assert [f"trees={tmp_path}/before/seen" in row for row in evaluated] == [False, False, True, True]
     measured = sorted((tmp_path / "out").glob("eval-unseen-*.log"))
     assert [path.read_text().split()[-1] for path in measured] == [f"{at}/8" for at in range(8)]
     words = shlex.split(rows[0])

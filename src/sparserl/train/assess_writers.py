@@ -1,8 +1,9 @@
 """Who writes: the names that `sparserl eval --policy` takes, made into writers for `assess`.
 
 A control's choice is made once and kept in `choices-NAME.json` in the run's folder; a file that is there is used as it
-is, so the choice may come from a machine with scikit-learn and the collection. A policy is a folder that a training
-stage wrote; its name is the folder's, or what stands before '=' in NAME=DIR. A file of choices, FILE.json, will do too.
+is, so the choice may come from a machine with scikit-learn and the collection. NAME=DIR takes what NAME wrote in an
+earlier evaluation, to the letter. A policy is a folder that a training stage wrote; its name is the folder's, or what
+stands before '=' in NAME=DIR. A file of choices, FILE.json, will do too.
 """
 
 from __future__ import annotations
@@ -12,12 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from sparserl.bench.archive import read_whole
 from sparserl.bench.reference import problem_name
 from sparserl.errors import SparseRLError
 from sparserl.evaluation import Case
 from sparserl.records import Mode, Problem
+from sparserl.store import read_json
 from sparserl.train import controls
-from sparserl.train.assess import Loaded, Run, Sample, Writer
+from sparserl.train.assess import ABOUT, PROGRAMS, Loaded, Run, Sample, Writer, read_written
 from sparserl.train.controls import Choices, Chooser, choices_file, filled, load_choices
 
 log = logging.getLogger(__name__)
@@ -124,12 +127,27 @@ def writers(run: Run, cases: Sequence[Case], policy: str, sources: Sources) -> l
     path = Path(rest if equals else policy)
     if path.is_file() and path.suffix == ".json":
         return [ChoiceWriter(load_choices(path, problem), problem)]
+    if (path / ABOUT).is_file() and equals:
+        return [ChoiceWriter(chosen_before(path, given, problem), problem)]
     if not path.is_dir():
         raise SparseRLError(
             f"The --policy {policy!r} is no policy folder, no file of choices, and not one of recipes, "
             f"{', '.join(controls.NAMES)}."
         )
     return _policy_writers(run, path, given if equals else _folder_name(path), sources)
+
+
+def chosen_before(folder: Path, name: str, problem: Problem) -> Choices:
+    """What a writer of this name has written in an earlier evaluation."""
+    held = read_written(folder)
+    if name not in held:
+        raise SparseRLError(f"Nobody called {name!r} has written in {folder}, only {', '.join(held) or 'nobody'}.")
+    if (about := read_json(folder / ABOUT)["problem"]) != problem_name(problem):
+        raise SparseRLError(f"The programs in {folder} are for '{about}', not for '{problem_name(problem)}'.")
+    texts = {record["program"]: record["text"] for record in read_whole(folder / PROGRAMS)}
+    programs = {case: list(record["programs"]) for case, record in held[name].items() if record["programs"]}
+    own = {program: texts[program] for each in programs.values() for program in each}
+    return Choices(name, problem_name(problem), programs, own)
 
 
 def _folder_name(folder: Path) -> str:

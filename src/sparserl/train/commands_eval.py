@@ -24,7 +24,7 @@ def evaluate(
         list[str],
         typer.Option(
             help="a policy folder (or NAME=DIR), recipes, heuristic, random, trees, neighbours, single, reference, or "
-            "a file of choices; give it several times to compare"
+            "a file of choices, or NAME=DIR, what NAME wrote in an earlier evaluation; give it several times to compare"
         ),
     ],
     split: Annotated[str, typer.Option(help="dev, seen, unseen or real")],
