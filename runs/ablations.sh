@@ -70,9 +70,9 @@ runs=() beside=()
 for seed in $seeds; do
     for arm in "${arms[@]}"; do
         settings "$arm"
-        printf '%q ' --out "$out/$arm-$seed" --rounds "$rounds" --prompts "$prompts" --group "$group" --even 1 --cases 100 --most-nonzeros 3e5 \
-            --minibatch 64 --warmup 10 --save-every 60 --seed "$seed" --samples "$out/samples.npz" --resume "${options[@]}" "${own[@]}" \
-            >>"$out/plan.txt"
+        printf '%q ' --out "$out/$arm-$seed" --rounds "$rounds" --prompts "$prompts" --group "$group" --even 1 \
+            --cases 100 --most-nonzeros 3e5 --minibatch 64 --warmup 10 --save-every 60 --seed "$seed" \
+            --samples "$out/samples.npz" --resume "${options[@]}" "${own[@]}" >>"$out/plan.txt"
         echo >>"$out/plan.txt"
         if [[ $arm == pretrained || $arm == scratch ]]; then beside+=("$out/$arm-$seed"); else runs+=("$out/$arm-$seed"); fi
     done

@@ -68,6 +68,10 @@ def test_programs_are_compiled_where_there_is_no_gpu_and_what_fails_is_told(
     again = capsys.readouterr().out
     assert again == first[first.index("mine: 2 matrices") :], "nothing is compiled twice"
     assert not (out / "measured.jsonl").exists()
+    for _ in range(2):  # another writer, which comes later
+        commands_eval.evaluate(**{**given, "policy": ["recipes"]}, samples=len(BROKEN) + 1)
+    compiled = [(record["case"], program) for record in read_jsonl(out / COMPILED) for program in record["programs"]]
+    assert len(compiled) == len(set(compiled)) > 2 * len(BROKEN) + 2
 
 
 def test_layouts_cost_what_the_fastest_recipe_with_each_line_is_behind(tmp_path: Path) -> None:

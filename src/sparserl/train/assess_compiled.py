@@ -47,11 +47,11 @@ def compile_written(run: Run, cases: Sequence[Case]) -> Iterator[str]:
     """What is written and was not compiled yet; yields a line to show for each matrix."""
     written = read_written(run.out)
     texts = {record["program"]: record["text"] for record in read_whole(run.out / PROGRAMS)}
-    known = {record["case"]: record["programs"].keys() for record in read_whole(run.out / COMPILED)}
+    known = read_compiled(run.out)
     tasks: list[Task] = []
     for case in cases:
         asked = {p for records in written.values() if case.name in records for p in records[case.name]["programs"]}
-        if missing := sorted(asked - known.get(case.name, set())):
+        if missing := sorted(asked - known.get(case.name, {}).keys()):
             tasks.append((case, {program: texts[program] for program in missing}))
     work = partial(compiled, problem=run.config.problem, folder=run.folder)
     for (case, _), found in zip(tasks, shared_out(work, tasks), strict=True):
@@ -81,6 +81,14 @@ def _verdict(text: str, problem: Problem, packs: Packs) -> tuple[str, str]:
     return COMPILES, ""
 
 
+def read_compiled(out: Path) -> dict[str, dict[str, dict[str, str]]]:
+    """Verdicts by matrix and program; a matrix that another writer came to later has several records."""
+    found: dict[str, dict[str, dict[str, str]]] = {}
+    for record in read_whole(out / COMPILED):
+        found.setdefault(record["case"], {}).update(record["programs"])
+    return found
+
+
 # ---- what it comes to
 
 
@@ -88,9 +96,7 @@ def said(out: Path, reference: Path | None = None) -> list[str]:
     """The figures of every writer as lines, and what failed."""
     problem = problem_called(read_json(out / ABOUT)["problem"])
     texts = {record["program"]: record["text"] for record in read_whole(out / PROGRAMS)}
-    verdicts: dict[str, dict[str, dict[str, str]]] = {}
-    for record in read_whole(out / COMPILED):
-        verdicts.setdefault(record["case"], {}).update(record["programs"])
+    verdicts = read_compiled(out)
     times = brief_times(reference, problem) if reference is not None else {}
     lines = []
     for name, records in read_written(out).items():

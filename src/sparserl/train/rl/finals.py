@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import log
 from typing import Any
 
-from sparserl.errors import SparseRLError
 from sparserl.train.assess_report import problem_called
 from sparserl.train.rl.bounds import Bound, bound
 from sparserl.train.rl.fresh import FAULT
@@ -100,8 +99,5 @@ def final_bound(finals: Sequence[Record], text: str, modes: Sequence[str]) -> Bo
 
 def has_nearest(finals: Iterable[Record], text: str, problem: str) -> bool:
     """Whether the recipe that a program is nearest to ran beside it in all of them."""
-    try:
-        near = nearest_recipe(text, problem_called(problem)).text
-    except SparseRLError:
-        return False
+    near = nearest_recipe(text, problem_called(problem)).text
     return all(near in final["recipes"] for final in finals)
