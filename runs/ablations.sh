@@ -18,9 +18,10 @@
 # --budget      seconds for this call; if that is not enough it ends with code 75 (try again)
 # A run judges 5 120 programs in four rounds, the same matrices in every arm of a seed; an episode of three turns is
 # three programs, so 'turns' plays a third as many (rounded up). Few large rounds: writing 1 280 programs takes hardly
-# longer than writing 640. Matrices have 30 to 300 thousand nonzeros. Seeds come one after the other: after the first there
-# is a whole table.
-# All of them are one process with one judge (OUT/plan.txt): what a run judged on a matrix is not judged there again.
+# longer than writing 640. Matrices have 30 to 300 thousand nonzeros.
+# A process a seed, side by side on the GPU: while one writes or learns, in short pieces, another one's programs are
+# judged, and who times something is alone (`rl/pieces`). The arms of a seed come one after the other, with one judge
+# (OUT/plan-SEED.txt): what a run judged on a matrix is not judged there again.
 set -euo pipefail
 out=${1:?give the folder of the runs} && shift
 weights="" blind="" turned="" pretrained="" scratch="" seeds="0 1 2" results="" budget=0 arms=() options=()
@@ -65,19 +66,26 @@ settings() {  # ARM: what sets it apart, in `own`
 }
 
 for arm in "${arms[@]}"; do settings "$arm"; done  # before hours are spent on the others
-runs=() beside=()
-: >"$out/plan.txt"
+runs=() beside=() jobs=() many=$(wc -w <<<"$seeds")
+workers=$((($(nproc) * 7 / 8 + many - 1) / many))
 for seed in $seeds; do
+    plan=$out/plan-$seed.txt
+    : >"$plan"
     for arm in "${arms[@]}"; do
         settings "$arm"
         printf '%q ' --out "$out/$arm-$seed" --rounds "$rounds" --prompts "$prompts" --group "$group" --even 1 \
             --cases 100 --most-nonzeros 3e5 --minibatch 64 --warmup 10 --save-every 60 --seed "$seed" \
-            --samples "$out/samples.npz" --resume "${options[@]}" "${own[@]}" >>"$out/plan.txt"
-        echo >>"$out/plan.txt"
+            --samples "$out/samples-$seed.npz" --workers "$workers" --resume "${options[@]}" "${own[@]}" >>"$plan"
+        echo >>"$plan"
         if [[ $arm == pretrained || $arm == scratch ]]; then beside+=("$out/$arm-$seed"); else runs+=("$out/$arm-$seed"); fi
     done
+    "${sparserl[@]}" train rl-many "$plan" --budget "$budget" >"$out/seed-$seed.log" 2>&1 &
+    jobs+=($!)
 done
-"${sparserl[@]}" train rl-many "$out/plan.txt" --budget "$budget"
+code=0
+for job in "${jobs[@]}"; do wait "$job" || code=$?; done
+tail -qn 3 "$out"/seed-*.log
+((code == 0)) || exit "$code"
 results=${results:-$out/results}
 ((!${#runs[@]})) || "${sparserl[@]}" train curves --out "$results" "${runs[@]}"
 ((!${#beside[@]})) || "${sparserl[@]}" train curves --out "$results/pretraining" "${beside[@]}"

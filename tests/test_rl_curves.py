@@ -137,7 +137,9 @@ def test_every_arm_differs_from_the_base_in_its_one_thing_and_judges_enough(tmp_
     out = tmp_path / "with space"
     own = ("--turned", "turned", "--pretrained", "with", "--scratch", "without")
     said = script("ablations.sh", out, "--weights", "sft", *own, sparserl="echo")
-    made = {places.out.name: (config, places) for config, places in read_plan(out / "plan.txt")}
+    plans = [read_plan(out / f"plan-{seed}.txt") for seed in range(3)]
+    made = {places.out.name: (config, places) for each in plans for config, places in each}
+    assert all(len({places.workers for _, places in each}) == 1 for each in plans)
     names = ("base", "ppo", "mean", "blind", "speed", "correct", "turns", "pretrained", "scratch")
     assert list(made) == [f"{name}-{seed}" for seed in range(3) for name in names]
     config = {name: made[f"{name}-0"][0] for name in names}

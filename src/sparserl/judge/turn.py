@@ -34,15 +34,15 @@ OPEN_S, LOOK_S = 0.15, 0.002
 """how long the gate stays open after a timing, and how often who waits looks whether everybody has left before"""
 
 
-def gpu_of(backend: str) -> str:
-    """What tells the GPU from others on this machine: its place on the bus; '' for a simulator."""
+def gpu_of(backend: str, device: int = 0) -> str:
+    """What tells a GPU from others on this machine: its place on the bus; '' for a simulator."""
     if backend != "cuda":
         return ""
     with suppress(ImportError, SparseRLError):  # who opens the backend says what is missing
         from sparserl.backends.driver import call, call_text
 
         call("cuInit", 0)
-        return call_text("cuDeviceGetPCIBusId", 32, 0)
+        return call_text("cuDeviceGetPCIBusId", 32, device)
     return ""
 
 

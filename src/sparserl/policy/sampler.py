@@ -14,7 +14,8 @@ Not covered: sequences that join a running batch, speculative decoding, several 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -100,7 +101,9 @@ class Sampler:
         tokenizer: ProgramTokenizer,
         device: torch.device | str | None = None,
         precision: Literal["auto", "float32", "bfloat16"] = "auto",
+        piece: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
+        """piece: what every short piece of work on the device is done within."""
         self.policy = policy if device is None else policy.to(device)
         self.tokenizer = tokenizer
         self.device = next(policy.parameters()).device
@@ -110,6 +113,7 @@ class Sampler:
         self.dtype = torch.bfloat16 if short else torch.float32
         self.weights = StepWeights(policy.language, self.dtype)
         self.decoder: Decoder | None = None
+        self._piece = piece
 
     @torch.inference_mode()
     def sample(
@@ -125,8 +129,7 @@ class Sampler:
         self.weights.refresh()
         try:
             with torch.autocast(self.device.type, enabled=False):  # a caller's own must not reach into the steps
-                with self._autocast():
-                    prefix = torch.cat([self.policy.prefix(e.to(self.device)) for e in matrix.parts(settings.batch)])
+                prefix = torch.cat([self._encoded(part) for part in matrix.parts(settings.batch)])
                 prompts = self._prompts(forced, prefix.shape[0])
                 masks = one_each(mask, prefix.shape[0])
                 rows = [(m, s / count) for m in range(prefix.shape[0]) for s in range(count)]
@@ -139,6 +142,10 @@ class Sampler:
         finally:
             self.policy.train(was_training)
         return written
+
+    def _encoded(self, matrices: EncoderInput) -> Tensor:
+        with self._piece(), self._autocast():
+            return self.policy.prefix(matrices.to(self.device))
 
     def _autocast(self) -> torch.autocast:
         return torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype is torch.bfloat16)
@@ -177,8 +184,6 @@ class Sampler:
         shared = min(len(prompts[m]) for m in matrices)  # read at once; what is longer is forced step by step
         longest = max(len(prompts[m]) for m in matrices)
         steps = longest - shared + settings.max_tokens
-        decoder = self._decoder(len(rows), prefix.shape[1] + shared + steps, steps)
-        prompt = self._read(prefix[matrices], [prompts[m][: shared - 1] for m in matrices])
         place = {m: index for index, m in enumerate(matrices)}
         forced = torch.full((len(rows), steps), -1, dtype=torch.long)
         for line, (m, _) in enumerate(rows):
@@ -187,14 +192,16 @@ class Sampler:
         # The samples of a matrix share their noise: it turns the circle that they stand on, evenly at first.
         noise = np.stack([np.random.default_rng([settings.seed, m]).random(steps, np.float32) for m in matrices])
         matrix_of = torch.tensor([place[m] for m, _ in rows])
-        decoder.begin(
-            prompt,
-            matrix_of.to(self.device),
-            torch.tensor([prompts[m][shared - 1] for m, _ in rows], device=self.device),
-            code=torch.tensor([code for _, code in rows], dtype=torch.float64, device=self.device),
-            noise=torch.from_numpy(noise)[matrix_of].to(self.device),
-            forced=forced.to(self.device),
-        )
+        with self._piece():
+            decoder = self._decoder(len(rows), prefix.shape[1] + shared + steps, steps)
+            decoder.begin(
+                self._read(prefix[matrices], [prompts[m][: shared - 1] for m in matrices]),
+                matrix_of.to(self.device),
+                torch.tensor([prompts[m][shared - 1] for m, _ in rows], device=self.device),
+                code=torch.tensor([code for _, code in rows], dtype=torch.float64, device=self.device),
+                noise=torch.from_numpy(noise)[matrix_of].to(self.device),
+                forced=forced.to(self.device),
+            )
         taken = self._run(decoder, choice, steps, [masks[m] for m, _ in rows], [prompts[m][1:shared] for m, _ in rows])
         return self._collect(decoder, taken, [prompts[m] for m, _ in rows], shared, settings)
 
@@ -232,13 +239,15 @@ class Sampler:
     ) -> int:
         """Step until every sequence has ended; returns the number of steps."""
         gate = Gate(decoder, masks, prompts) if any(mask is not None for mask in masks) else None
-        for step in range(steps):
-            masked = gate is not None and gate.open(step)
-            decoder.step(choice, masked)
-            if choice.stop and (step + 1) % CHECK_EVERY == 0:
-                if bool(decoder.done[: decoder.live].all()):
-                    return step + 1
-                if gate is None or not masked:
+        for first in range(0, steps, CHECK_EVERY):
+            with self._piece():
+                masked, end = False, min(first + CHECK_EVERY, steps)
+                for step in range(first, end):
+                    masked = gate is not None and gate.open(step)
+                    decoder.step(choice, masked)
+                if choice.stop and bool(decoder.done[: decoder.live].all()):
+                    return end
+                if choice.stop and not masked:
                     decoder.compact()
         return steps
 

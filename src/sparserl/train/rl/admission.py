@@ -138,7 +138,7 @@ def _plain(batch: Batch) -> Batch:
 def _with_targets(learner: Learner, lines: Sequence[Line]) -> list[Line]:
     """In logarithms: what may stand there can be so improbable that as a number it is 0, and is to be learnt most."""
     learner.policy.eval()
-    with autocast(learner.device):
+    with learner.piece(), autocast(learner.device):
         log_probs = log_probs_of(learner.policy, _plain(learner.batch(lines))).float().cpu().numpy()
     found, at = [], 0
     for line in lines:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from sparserl.train.batches import in_turn, padded, spread_draws
 from sparserl.train.loop import autocast
 from sparserl.train.rl.episodes import Look, log_speedup
 from sparserl.train.rl.nouns import Judged, Prompt, prompt_from_record, prompt_to_record
+from sparserl.train.rl.pieces import Piece
 from sparserl.train.withheld import combination, withheld_program
 
 Pair = tuple[str, str]
@@ -103,9 +105,10 @@ class Explorer:
         config: ExploreConfig,
         *,
         mode: Mode = "solver",
+        piece: Piece = nullcontext,
     ) -> None:
-        """mode: what the policy is told that is timed."""
-        self.mode = mode
+        """mode: what the policy is told that is timed; piece: what work on the device is done within (`pieces`)."""
+        self.mode, self.piece = mode, piece
         self.policy, self.tokenizer, self.look, self.admitted, self.config = policy, tokenizer, look, admitted, config
 
     def openings(self, prompts: Sequence[Prompt], count: int, seed: int) -> list[list[list[int]]]:
@@ -149,7 +152,7 @@ class Explorer:
         was_training = self.policy.training
         self.policy.eval()
         try:
-            with autocast(device):
+            with self.piece(), autocast(device):
                 prefix = self.policy.prefix(
                     collate([self.look(prompt)], [prompt.problem], self.config.machine, self.mode).to(device)
                 )

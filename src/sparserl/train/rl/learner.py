@@ -8,6 +8,7 @@ minibatch, and gradients are added up.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +27,7 @@ from sparserl.train.rl.episodes import Look
 from sparserl.train.rl.explore import pair_of
 from sparserl.train.rl.nouns import Prompt
 from sparserl.train.rl.objective import Batch
+from sparserl.train.rl.pieces import Piece
 from sparserl.train.rl.value import ValueHead, make_value_head
 
 MULTIPLE = 16
@@ -64,8 +66,10 @@ class Learner:
         crew: Crew,
         *,
         first: Policy | None = None,
+        piece: Piece = nullcontext,
     ) -> None:
-        self.config, self.device, self.look, self.crew = config, device, look, crew
+        """piece: what every piece of work on the device is done within (`pieces`)."""
+        self.config, self.device, self.look, self.crew, self.piece = config, device, look, crew, piece
         self.first = None if first is None else first.to(device).eval().requires_grad_(False)
         """the policy that the run began with, whose grammar is kept; None: it isn't asked"""
         self.policy = policy.to(device)
@@ -101,15 +105,17 @@ class Learner:
         figures: dict[str, float] = {}
         self.optimiser.zero_grad(set_to_none=True)
         for places in self.similar(own):
-            with autocast(self.device):
-                found = loss(self.batch([own[at] for at in places], total))
-            found.loss.backward()  # type: ignore[no-untyped-call]
-            for name, part in found.parts.items():
-                figures[name] = figures.get(name, 0.0) + float(part)
+            with self.piece():
+                with autocast(self.device):
+                    found = loss(self.batch([own[at] for at in places], total))
+                found.loss.backward()  # type: ignore[no-untyped-call]
+                for name, part in found.parts.items():
+                    figures[name] = figures.get(name, 0.0) + float(part)
         self.crew.add_gradients(self.parameters)
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.config.loop.clip)
-        self._set_rate(number, scale)
-        self.optimiser.step()
+        with self.piece():
+            norm = nn.utils.clip_grad_norm_(self.parameters, self.config.loop.clip)
+            self._set_rate(number, scale)
+            self.optimiser.step()
         self.steps += 1
         return {**self.crew.add_all(figures), "norm": float(norm)}
 

@@ -67,6 +67,7 @@ from sparserl.train.rl.found_lines import FoundLines
 from sparserl.train.rl.imitate import imitate
 from sparserl.train.rl.learner import Learner
 from sparserl.train.rl.nouns import Rollout
+from sparserl.train.rl.pieces import pieces_on
 from sparserl.train.rl.referee import Counts
 from sparserl.train.rl.rollout_store import FOLDER, RolloutStore
 from sparserl.train.rl.rounds import Played, Retiming, may_teach, play_round, recall, reward_of, seed_of, shuffled
@@ -96,14 +97,16 @@ class Run:
         first = load_policy(folder) if config.coefficients.keep else None
         self.tokenizer, self.words = Tokenizer.load(folder / "tokenizer.json"), folder / "tokenizer.json"
         device = device_of(config.loop.device)
-        self.learner = Learner(config, policy, device, table.look, crew, first=first)
+        piece = pieces_on(device)
+        self.learner = Learner(config, policy, device, table.look, crew, first=first, piece=piece)
         self.played = Played(Elites(config.play.modes), Results())
         for pair, best in table.known.items():
             self.played.results.known(pair, best)
         self.curriculum = Curriculum(table.prompts, config.curriculum)
         self.admitted = FoundLines(table.admitted)
-        openings = Explorer(policy, self.tokenizer, table.look, self.admitted, config.explore, mode=config.play.mode)
-        sampler = Sampler(policy, self.tokenizer, device)
+        mode = config.play.mode
+        openings = Explorer(policy, self.tokenizer, table.look, self.admitted, config.explore, mode=mode, piece=piece)
+        sampler = Sampler(policy, self.tokenizer, device, piece=piece)
         earned = reward_of(config.weights, config.play.modes)
         self.player = Player(sampler, table.referee, earned, table.look, config.play, openings=openings)
         self.admission = Admission(sampler, self.tokenizer, [*table.prompts, *table.unplayed], self.admitted)

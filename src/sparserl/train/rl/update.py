@@ -84,7 +84,7 @@ def said_of(learner: Learner, lines: Sequence[Line], policy: Policy | None = Non
     found: list[tuple[int, dict[str, Array]]] = []
     for part in learner.similar([lines[at] for at in own]):
         places = [own[at] for at in part]
-        with autocast(learner.device):
+        with learner.piece(), autocast(learner.device):
             said = figures(policy, learner.batch([lines[at] for at in places]), head)
         log_probs, flat = (each.float().cpu().numpy() for each in (said.log_probs, said.flat))
         values = None if said.values is None else said.values.float().cpu().numpy()
