@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from rl_tiny import everything, fitted, judge, table
 
+from rl_tiny import everything, fitted, judge, table
 from sparserl.judge.turn import Turn
 from sparserl.policy.decoding import Decoder
 from sparserl.policy.model import Policy
