@@ -16,9 +16,10 @@
 #               pretrained, scratch
 # OPTION        of `sparserl train rl`, for every run: --matrices DIR, --collection DIR, --device sim …
 # --budget      seconds for this call; if that is not enough it ends with code 75 (try again)
-# A run judges 5 120 programs in four rounds, the same matrices in every arm of a seed; an episode of three turns is
-# three programs, so 'turns' plays a third as many (rounded up). Few large rounds: writing 1 280 programs takes hardly
-# longer than writing 640. Matrices have 30 to 300 thousand nonzeros.
+# A run judges 5 120 programs in four rounds, each on the same 40 pairs of matrix and problem, which are the seed's and
+# thus those of all its arms; an episode of three turns is three programs, so the groups of 'turns' are a third as large
+# (rounded up). Few large rounds: writing 1 280 programs takes hardly longer than writing 640. Matrices have 30 to 300
+# thousand nonzeros.
 # A process a seed, side by side on the GPU: while one writes or learns, in short pieces, another one's programs are
 # judged, and who times something is alone (`rl/pieces`). The arms of a seed come one after the other, with one judge
 # (OUT/plan-SEED.txt): what a run judged on a matrix is not judged there again.
@@ -58,7 +59,7 @@ settings() {  # ARM: what sets it apart, in `own`
         mean) own+=(--objective mean) ;;
         blind) if [[ -n $blind ]]; then own=(--weights "$blind"); else own+=(--blind); fi ;;
         speed | correct) own+=(--reward "$1") ;;
-        turns) own=(--weights "${turned:-$weights}" --turns 3 --prompts $(((prompts + 2) / 3))) ;;
+        turns) own=(--weights "${turned:-$weights}" --turns 3 --group $(((group + 2) / 3))) ;;
         pretrained) own=(--weights "${pretrained:?the arm pretrained needs --pretrained DIR}") ;;
         scratch) own=(--weights "${scratch:?the arm scratch needs --scratch DIR}") ;;
         *) echo "ablations.sh: there is no arm '$1': base ppo mean blind speed correct turns pretrained scratch" >&2 && exit 2 ;;
@@ -67,14 +68,14 @@ settings() {  # ARM: what sets it apart, in `own`
 
 for arm in "${arms[@]}"; do settings "$arm"; done  # before hours are spent on the others
 runs=() beside=() jobs=() many=$(wc -w <<<"$seeds")
-workers=$((($(nproc) * 7 / 8 + many - 1) / many))
+workers=$((($(nproc) + many - 1) / many))
 for seed in $seeds; do
     plan=$out/plan-$seed.txt
     : >"$plan"
     for arm in "${arms[@]}"; do
         settings "$arm"
         printf '%q ' --out "$out/$arm-$seed" --rounds "$rounds" --prompts "$prompts" --group "$group" --even 1 \
-            --cases 100 --most-nonzeros 3e5 --minibatch 64 --warmup 10 --save-every 60 --seed "$seed" \
+            --cases 100 --count "$prompts" --most-nonzeros 3e5 --minibatch 64 --warmup 10 --save-every 60 --seed "$seed" \
             --samples "$out/samples-$seed.npz" --workers "$workers" --resume "${options[@]}" "${own[@]}" >>"$plan"
         echo >>"$plan"
         if [[ $arm == pretrained || $arm == scratch ]]; then beside+=("$out/$arm-$seed"); else runs+=("$out/$arm-$seed"); fi

@@ -286,6 +286,20 @@ def test_a_round_depends_on_seed_number_and_results_alone() -> None:
     assert len(pairs) == SMALL.prompts == len(set(pairs))
 
 
+def test_of_all_pairs_a_count_is_drawn_by_the_seed_and_fewer_are_some_of_more() -> None:
+    whole = every_prompt(SMALL)
+
+    def kept(count: int, seed: int) -> set[tuple[str, str]]:
+        return {pair_of(each) for each in Curriculum(whole, replace(SMALL, count=count, seed=seed)).prompts}
+
+    assert len(kept(0, 0)) == len(kept(10**6, 0)) == len(whole)
+    assert len(kept(4, 0)) == 4 and kept(4, 0) == kept(4, 0) != kept(4, 1) and kept(2, 0) < kept(4, 0)
+    few = Curriculum(whole, replace(SMALL, count=3, prompts=3, even=1.0))
+    assert all(len({pair_of(each) for each in few.round(number, Results())}) == 3 for number in range(4))
+    with pytest.raises(SparseRLError, match="count -1"):
+        replace(SMALL, count=-1)
+
+
 def test_hard_matrices_come_more_often_and_none_is_starved() -> None:
     curriculum = Curriculum(every_prompt(SMALL), SMALL)
     pairs = [pair_of(prompt) for prompt in curriculum.prompts]

@@ -76,6 +76,7 @@ def rl(
         int, typer.Option(help="also so many small ones of each of five kinds, for SpMV and --admit-steps alone")
     ] = 0,
     most_nonzeros: Annotated[float, typer.Option(help="Smaller matrices only, such as 5e3 for the simulator.")] = 0.0,
+    count: Annotated[int, typer.Option(help="only so many of all matrices and problems, by the seed; 0: all")] = 0,
     problem: Annotated[list[str] | None, typer.Option(help="'spmv f32', 'spmm f32 64' … [all the tested ones]")] = None,
     reward: Annotated[str, typer.Option(help="hierarchical, speed or correct")] = "hierarchical",
     mode: Annotated[list[str] | None, typer.Option(help="whose times count; several: their mean [solver]")] = None,
@@ -197,7 +198,7 @@ def _config(given: dict[str, Any]) -> RLConfig:
         prompts=given["prompts"], spmv_cases=given["cases"], spmm_cases=(given["cases"] + 1) // 2,
         large=given["large"], drawn=given["drawn"], real=given["matrices"] is not None, twisted=given["twisted"],
         large_drawn=given["large_drawn"], strewn=given["strewn"], most_nonzeros=given["most_nonzeros"],
-        far=given["far"], shown=given["shown"], even=given["even"], seed=given["seed"],
+        far=given["far"], shown=given["shown"], count=given["count"], even=given["even"], seed=given["seed"],
     )  # fmt: skip
     if given["problem"]:
         problems = tuple(problem_of(text) for text in given["problem"])

@@ -79,6 +79,9 @@ class CurriculumConfig:
     learnt. Which layouts a matrix admits takes many of them to learn, and no judge"""
     most_nonzeros: float = 0.0
     """above 0: only small matrices, for a slow machine"""
+    count: int = 0
+    """of all these pairs of matrix and problem only so many, drawn at random by the seed: what is played over and over
+    has mostly been judged before; 0: all"""
     even: float = 0.25
     """of a round, walked through in turn whatever is known"""
     least: float = 0.05
@@ -93,7 +96,7 @@ class CurriculumConfig:
                 "CurriculumConfig needs 'prompts' of at least 1 and as many 'shares' as 'problems'. "
                 f"Got {self.prompts}, {len(self.shares)} and {len(self.problems)}."
             )
-        names = ("large", "drawn", "large_drawn", "twisted", "strewn", "far", "shown")
+        names = ("large", "drawn", "large_drawn", "twisted", "strewn", "far", "shown", "count")
         counts = {name: getattr(self, name) for name in names}
         if min(counts.values()) < 0 or (self.twisted and not self.real):
             raise SparseRLError(
@@ -251,7 +254,10 @@ class Curriculum:
                     f"CurriculumConfig: {', '.join(map(problem_name, config.problems))}."
                 )
         self.prompts, self.config = list(prompts), config
-        self.kinds = [kind_of(prompt) for prompt in prompts]
+        if config.count:
+            order = np.random.default_rng([config.seed, 7]).permutation(len(prompts))
+            self.prompts = [prompts[int(at)] for at in sorted(order[: config.count])]
+        self.kinds = [kind_of(prompt) for prompt in self.prompts]
 
     def round(self, number: int, results: Results) -> list[Prompt]:
         """The prompts of round `number` (from 0), in an order of its own; none twice where there are enough."""
