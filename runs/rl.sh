@@ -13,18 +13,18 @@
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # STAGE         rl      117 rounds of 64 matrices and 32 programs: 239 616 judged rollouts. Twice as many matrices as a
 #                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn.
-#                       The run in results/rl/run (113 rounds so far) had no --large-drawn and --strewn matrices in the
-#                       first 59 rounds, 150 large drawn ones in the next ten, --admit-steps from the 70th on, --far from
-#                       the 80th on, played from the 89th on, --shown from the 102nd on (900, 3000 from the 107th on);
-#                       --choose-steps and openings of every kind of layout from the 110th on, and --varied 8, which is
-#                       not to come again: of what mutations taught, a little was to mix programs up
+#                       The run in results/rl/run (113 rounds; the weights after 109 are shipped, as dev has it) had no
+#                       --large-drawn and --strewn matrices in the first 59 rounds, 150 large drawn ones in the next
+#                       ten, --admit-steps from the 70th on, --far from the 80th on, played from the 89th on, --shown
+#                       from the 102nd on (900, 3000 from the 107th on); --choose-steps, openings of every kind of
+#                       layout and --varied 8 in the last four, which were no better
 #               ship    int8 weights, as they are evaluated and shipped
 #               eval    SFT and RL side by side, with the controls, on the unseen, seen and real split
 #               climb   the control: hill-climbing from the best recipe, as many judged tries, on 200 of the matrices
 #               play    on the matrices of the climbs the last weights write as many programs once more, twice as many to
 #                       choose those from that differ
 #               beyond  new programs against the best recipes, and climbs: of the whole run and of 'play' on these 200,
-#                       and within 16 samples on the unseen ones
+#                       and within 16 samples on the unseen ones; then whether what counts is right elsewhere, too
 # All of them without one. On several GPUs: SPARSERL="accelerate launch --num_processes 4 -m sparserl" for the stage rl.
 set -euo pipefail
 out=${1:?give the folder of the run} && shift
@@ -100,6 +100,7 @@ beyond() {  # against the recipes that the climbs began with: they were fitted t
     done
     "${sparserl[@]}" train beyond --evaluation "$out/eval-unseen" --writer rl --out "$out/beyond-unseen" \
         --device "$device" --budget "$budget" "${matrices[@]}"
+    for tried in rl unseen; do "${sparserl[@]}" train beyond --out "$out/beyond-$tried" --elsewhere; done
 }
 ship() {
     "${sparserl[@]}" train ship --policy "$out/rl/policy" --out "$out/nano" \

@@ -95,3 +95,17 @@ def test_the_count_of_measured_matrices_in_the_readme_is_that_of_the_records() -
     records = archive.read(ROOT / "results" / "reference", "raced")
     raced = {r["matrix"] for r in records if r["problem"] == "spmv float32"}
     assert f"{len(raced)} of the 115 matrices" in README
+
+
+def test_what_the_readme_says_of_the_policy_is_what_was_measured_of_the_shipped_one() -> None:
+    import json
+
+    held = [json.loads((ROOT / "results" / "rl" / split / "figures.json").read_text()) for split in ("real", "unseen")]
+    policies = [each["policies"]["rl"] for each in held]
+    count = [each["matrices"] for each in policies]
+    right = [f"{100 * each['correct']['1']['value']:.1f}" for each in policies]
+    one, best = ([f"{each['at']['solver'][k]['value']:.2f}" for each in policies] for k in ("1", "16"))
+    said = " ".join(README.split())
+    assert f"for {count[0]} real matrices and {count[1]} of families it never saw" in said
+    assert f"{right[0]} and {right[1]} % were right, one program alone {one[0]} and {one[1]}, " in said
+    assert f"the best of 16 {best[0]} and {best[1]} times as fast" in said

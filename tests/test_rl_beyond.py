@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from rl_tiny import PROGRAMS
 from sparserl import splits
+from sparserl.bench import archive
 from sparserl.errors import SparseRLError, StoreError
 from sparserl.recipes import space
 from sparserl.records import Problem, Verdict
@@ -333,6 +334,12 @@ def test_climb_and_beyond_go_from_rollouts_to_a_page_and_do_nothing_twice(tmp_pa
     call(*beyond)
     assert all(path.read_bytes() == data for path, data in before.items())
     assert {each["pair"] for each in read_jsonl(tmp_path / "climb" / WANTED)} == {*climbs}
+    page = (out / "beyond.md").read_text()
+    assert {path.name for path in archive.pack(out)} == {f"{n}.jsonl.zst" for n in ("heats", "finals", "recipes")}
+    assert not list(out.glob("*.jsonl")) and archive.pack(out) == []
+    call(*beyond)  # nothing is raced again
+    call("beyond", "--out", out, "--report-only")
+    assert not list(out.glob("*.jsonl")) and (out / "beyond.md").read_text() == page
 
 
 def test_batches_are_of_one_problem_and_every_problem_has_one_before_any_has_two() -> None:

@@ -31,8 +31,9 @@ KEYS = {
 NAMES = tuple(KEYS)
 COLLECTED = ("measured", "programs", "cases")
 """a collection's; an evaluation has other records under two of these names, and no cases"""
-EVALUATED = ("measured", "programs", "written-*")
-"""an evaluation's, of which every record is kept as it is"""
+EVALUATED = ("written-*", "measured", "programs")
+BEYOND = ("heats", "finals", "recipes", "elsewhere")
+"""an evaluation's, and those of `train beyond`: the first of a row tells, and every record is kept as it is"""
 LEVEL = 19
 DIGITS = {"explored": 4, "measured": 4}
 """significant ones of the numbers of searches and collections, which are known to a percent; others keep theirs. These
@@ -47,16 +48,6 @@ def sha(text: str) -> str:
 def read_whole(path: Path) -> list[dict[str, Any]]:
     """Every record of a file, of what was put away and of what came since."""
     return _packed(path.with_name(path.name + ".zst")) + read_jsonl(path)
-
-
-def pack_evaluation(out: Path, level: int = LEVEL) -> list[Path]:
-    """Compress the records of an evaluation; returns what was written."""
-    written = []
-    for plain in sorted(path for name in EVALUATED for path in out.glob(f"{name}.jsonl")):
-        written.append(put_away(plain, read_whole(plain), level))
-    if not written and not any(out.glob("written-*.jsonl.zst")):
-        raise StoreError(f"{out} has no records of an evaluation (written-NAME.jsonl). Make them with `sparserl eval`.")
-    return written
 
 
 def put_away(plain: Path, records: Iterable[Mapping[str, Any]], level: int = LEVEL, as_columns: bool = False) -> Path:
@@ -84,8 +75,10 @@ def read(out: Path, name: str) -> list[dict[str, Any]]:
 
 def pack(out: Path, level: int = LEVEL) -> list[Path]:
     """Compress every plain file of records in `out` and remove it; returns what was written."""
-    if any(out.glob("written-*.jsonl*")):
-        return pack_evaluation(out, level)
+    for whole in (EVALUATED, BEYOND):
+        if any(out.glob(f"{whole[0]}.jsonl*")):
+            found = sorted(path for name in whole for path in out.glob(f"{name}.jsonl"))
+            return [put_away(plain, read_whole(plain), level) for plain in found]
     written = []
     collection = _plain(out, "cases").exists() or _away(out, "cases").exists()
     names = [name for name in NAMES if collection or name not in COLLECTED]

@@ -25,9 +25,10 @@ from math import exp
 from pathlib import Path
 from typing import Any
 
+from sparserl.bench.archive import read_whole
 from sparserl.bench.reference import problem_name
 from sparserl.errors import SparseRLError
-from sparserl.store import append_jsonl, claim, read_jsonl
+from sparserl.store import append_jsonl, claim
 from sparserl.train.rl.finals import LEAST_PROCESSES, Chosen, finalists, settled, to_race
 from sparserl.train.rl.fitted import FitConfig, fitted
 from sparserl.train.rl.fresh import FAULT
@@ -121,7 +122,7 @@ def beyond(
     """Fit, heats, finals; yields lines to show."""
     until = time.monotonic() + budget_s
     _claim(out, config)
-    done = settled(read_jsonl(out / HEATS))
+    done = settled(read_whole(out / HEATS))
     left = [key for key in tried if (key, 0) not in done]
     recipes = fitted([tried[key].prompt for key in left], config.fit, out / RECIPES, until)
     fields = {k: field_of(tried[k], recipes[k], climbs.get(k), config.few) for k in left if recipes.get(k)}
@@ -147,17 +148,17 @@ def _finals(tried: Mapping[str, Tried], config: BeyondConfig, out: Path, until: 
 
 def complete(tried: Mapping[str, Tried], config: BeyondConfig, out: Path) -> bool:
     """Whether every matrix that has recipes had its heat, and every final its processes."""
-    heats = read_jsonl(out / HEATS)
-    without = {(record["pair"], 0) for record in read_jsonl(out / RECIPES) if not record["recipes"]}
+    heats = read_whole(out / HEATS)
+    without = {(record["pair"], 0) for record in read_whole(out / RECIPES) if not record["recipes"]}
     return {(key, 0) for key in tried} <= settled(heats) | without and not _left(tried, config, out)[1]
 
 
 def _left(tried: Mapping[str, Tried], config: BeyondConfig, out: Path) -> tuple[Chosen, list[tuple[str, int]]]:
     """Who is in the finals, and which of their races are left."""
     modes = config.race.modes
-    chosen = finalists(read_jsonl(out / HEATS), modes, config.ahead, config.finalists)
+    chosen = finalists(read_whole(out / HEATS), modes, config.ahead, config.finalists)
     chosen = {key: each for key, each in chosen.items() if key in tried}
-    return chosen, to_race(chosen, read_jsonl(out / FINALS), modes, config.processes)
+    return chosen, to_race(chosen, read_whole(out / FINALS), modes, config.processes)
 
 
 def _claim(out: Path, config: BeyondConfig) -> None:

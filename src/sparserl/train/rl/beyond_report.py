@@ -4,28 +4,32 @@
 
 Needs the records alone, no machine. A matrix counts if the lower 95 % bound of its ratio (the fastest of the recipes
 over the new program, one ratio a process, `bounds`) is at least 1.03. The share is of all matrices that had a heat,
-those without a new program included. The programs that are shown have different skeletons, the highest bounds first,
-each with a diff from the recipe that is nearest to it.
+those without a new program included. Where it is known whether they are right on other patterns as well
+(`elsewhere`), it is said. The programs that are shown have different skeletons, those first that are right elsewhere,
+then the highest bounds, each with a diff from the recipe that is nearest to it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from pathlib import Path
 from typing import Any
 
+from sparserl.bench.archive import read_whole
 from sparserl.bench.tables import geometric_mean
 from sparserl.errors import StoreError
 from sparserl.records import Problem
-from sparserl.store import read_json, read_jsonl, write_atomic, write_json
+from sparserl.store import read_json, write_atomic, write_json
+from sparserl.train.assess import text_sha
 from sparserl.train.assess_report import problem_called
 from sparserl.train.collected import TIE
 from sparserl.train.rl.beyond import ABOUT, FINALS, HEATS
 from sparserl.train.rl.bounds import Bound, share
 from sparserl.train.rl.diagnostics import skeleton_of
+from sparserl.train.rl.elsewhere import PATTERNS, Elsewhere, read_elsewhere
 from sparserl.train.rl.finals import MARGIN, final_bound, has_nearest, last_of, new_in, raced
 from sparserl.train.rl.fresh import FAULT
 from sparserl.train.rl.novelty import difference, nearest_recipe
@@ -61,6 +65,8 @@ class Standing:
     climb_tries: int
     over_climb: float | None
     """the fastest program's speed over the climb's, in the heat"""
+    elsewhere: Elsewhere | None = None
+    """what is known of the program of the final on other patterns"""
 
     @property
     def beyond(self) -> bool:
@@ -68,7 +74,10 @@ class Standing:
 
 
 def standings(
-    heats: Sequence[Mapping[str, Any]], finals: Sequence[Mapping[str, Any]], modes: Sequence[str]
+    heats: Sequence[Mapping[str, Any]],
+    finals: Sequence[Mapping[str, Any]],
+    modes: Sequence[str],
+    elsewhere: Mapping[tuple[str, str], Elsewhere] | None = None,
 ) -> list[Standing]:
     """Of every matrix with a heat, by name. Races that failed are left out."""
     by_pair: dict[str, list[Mapping[str, Any]]] = {}
@@ -79,7 +88,15 @@ def standings(
         for heat in heats
         if FAULT not in heat and least(heat, heat["recipes"], modes) is not None
     }
-    return sorted(found.values(), key=lambda each: (each.problem, each.case))
+    known = elsewhere or {}
+    said = [replace(each, elsewhere=known.get((each.problem, text_sha(each.text)))) for each in found.values()]
+    return sorted(said, key=lambda each: (each.problem, each.case))
+
+
+def read_standings(out: Path) -> list[Standing]:
+    """Those of a folder."""
+    modes = read_json(out / ABOUT)["modes"]
+    return standings(read_whole(out / HEATS), read_whole(out / FINALS), modes, read_elsewhere(out))
 
 
 def _standing(heat: Mapping[str, Any], finals: Sequence[Mapping[str, Any]], modes: Sequence[str]) -> Standing:
@@ -134,6 +151,8 @@ def _counts(found: Sequence[Standing]) -> dict[str, Any]:
         "with_new": sum(each.new > 0 for each in found),
         "in_final": sum(each.bound is not None for each in found),
         "beyond": len(hits),
+        "elsewhere": sum(each.elsewhere.holds for each in hits if each.elsewhere is not None),
+        "looked_elsewhere": sum(each.elsewhere is not None for each in hits),
         "share": value,
         "share_low": low,
         "share_high": high,
@@ -180,10 +199,11 @@ def shown(found: Sequence[Standing], count: int = SHOWN) -> list[dict[str, Any]]
     return [_shown(each, problem_called(each.problem)) for each in best]
 
 
-def _rank(each: Standing) -> tuple[bool, float, str]:
-    """Those that count first."""
+def _rank(each: Standing) -> tuple[bool, bool, float, str]:
+    """Those that count first, and of them those that are not wrong elsewhere."""
     assert each.bound is not None
-    return not each.beyond, -each.bound.low, each.pair
+    wrong = each.elsewhere is not None and bool(each.elsewhere.wrong)
+    return not each.beyond, wrong, -each.bound.low, each.pair
 
 
 def _shown(each: Standing, problem: Problem) -> dict[str, Any]:
@@ -194,6 +214,7 @@ def _shown(each: Standing, problem: Problem) -> dict[str, Any]:
         "problem": each.problem,
         "structure": each.structure,
         **asdict(each.bound),
+        "elsewhere": None if each.elsewhere is None else asdict(each.elsewhere),
         "text": each.text,
         "nearest": recipe.name,
         "diff": difference(each.text, recipe),
@@ -205,11 +226,11 @@ def _shown(each: Standing, problem: Problem) -> dict[str, Any]:
 
 def write(out: Path) -> dict[str, Any]:
     """Make beyond.json and beyond.md from the records of a folder; returns the figures."""
-    heats = read_jsonl(out / HEATS)
+    heats = read_whole(out / HEATS)
     if not heats:
         raise StoreError(f"{out} has no {HEATS}: run `sparserl train beyond` there first.")
     about = read_json(out / ABOUT)
-    found = standings(heats, read_jsonl(out / FINALS), about["modes"])
+    found = read_standings(out)
     machines = {"devices": sorted({each["device"] for each in heats if FAULT not in each})}
     said = {**about, **machines, **figures(found), "best": shown(found), "standings": [_plain(each) for each in found]}
     write_json(out / "beyond.json", said)
@@ -225,7 +246,8 @@ def _plain(each: Standing) -> dict[str, Any]:
 
 def page(said: Mapping[str, Any]) -> str:
     """The figures as Markdown."""
-    parts = [_head(said), _table(said), _climb(said["climb"])]
+    parts = [_head(said), _table(said), _elsewhere(said["all"]), _climb(said["climb"])]
+    parts = [part for part in parts if part]
     parts += [_program(number, each) for number, each in enumerate(said["best"], 1)]
     return "\n".join(parts)
 
@@ -255,6 +277,18 @@ def _table(said: Mapping[str, Any]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def _elsewhere(counts: Mapping[str, Any]) -> str:
+    """Nothing where nobody has looked."""
+    if not counts["looked_elsewhere"]:
+        return ""
+    share_of_all = 100 * counts["elsewhere"] / counts["matrices"]
+    return (
+        f"Of the {counts['looked_elsewhere']} programs that were tried on {len(PATTERNS)} small patterns of other "
+        f"shapes, on the simulator, {counts['elsewhere']} ({share_of_all:.1f} % of the matrices) are right wherever "
+        "their layout admits them and they compile; the others leave out what their own pattern doesn't have.\n"
+    )
+
+
 def _climb(found: Mapping[str, Any] | None) -> str:
     if found is None:
         return "No climb was raced beside it.\n"
@@ -272,6 +306,14 @@ def _climb(found: Mapping[str, Any] | None) -> str:
 def _program(number: int, each: Mapping[str, Any]) -> str:
     return (
         f"## {number}. {each['case']} ({each['structure']}), {each['problem']}: {each['ratio']:.3f} "
-        f"(at least {each['low']:.3f})\n\n"
+        f"(at least {each['low']:.3f})\n\n{_said_elsewhere(each['elsewhere'])}"
         f"From `{each['nearest']}`:\n\n```diff\n{each['diff']}\n```\n\n```cuda\n{each['text'].rstrip()}\n```\n"
     )
+
+
+def _said_elsewhere(found: Mapping[str, Any] | None) -> str:
+    if found is None:
+        return ""
+    if found["wrong"]:
+        return f"Right for its own pattern alone: wrong on {', '.join(found['wrong'])}.\n\n"
+    return f"Right on {found['right']} other patterns, wrong on none.\n\n"

@@ -174,6 +174,9 @@ def beyond(
     workers: Workers = 0,
     budget: Budget = 0.0,
     seed: Seed = 0,
+    elsewhere: Annotated[
+        bool, typer.Option("--elsewhere", help="Only try what counts on other patterns, on the simulator.")
+    ] = False,
     report_only: Annotated[bool, typer.Option("--report-only", help="Only make the tables again.")] = False,
 ) -> None:
     """Race structurally new programs against the best recipes, in fresh processes, and count who wins."""
@@ -181,11 +184,16 @@ def beyond(
     from sparserl.train.rl.beyond import BeyondConfig, complete
     from sparserl.train.rl.beyond import beyond as run
     from sparserl.train.rl.climbing import from_climbs, read_wanted
+    from sparserl.train.rl.elsewhere import judged_elsewhere
     from sparserl.train.rl.side_by_side import RaceConfig
     from sparserl.train.rl.tried import drawn
 
     given = dict(locals())
-    if report_only:
+    if elsewhere:
+        counted = [each for each in beyond_report.read_standings(out) if each.beyond]
+        for line in judged_elsewhere([(each.problem, each.text) for each in counted], out):
+            typer.echo(line)
+    if elsewhere or report_only:
         _say_beyond(beyond_report.write(out), out)
         return
     modes = tuple(mode or ("solver",))

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from sparserl.bench.archive import read_whole
 from sparserl.bench.explore import Explorer
 from sparserl.bench.machine import Machine
 from sparserl.bench.packing import PackPool
 from sparserl.bench.reference import Plan, best_by_mode, explore_case, problem_name
 from sparserl.errors import BackendError, SparseRLError, StoreError
 from sparserl.recipes import candidates
-from sparserl.store import append_jsonl, read_jsonl
+from sparserl.store import append_jsonl
 from sparserl.train.rl.fresh import FAULT, fresh
 from sparserl.train.rl.matrices import pattern_of
 from sparserl.train.rl.nouns import Prompt, prompt_from_record, prompt_key, prompt_to_record
@@ -69,7 +70,7 @@ class FitConfig:
 
 def read_fitted(path: Path) -> dict[str, list[str]]:
     """Texts by prompt, the fastest first; none for a matrix that the search failed on."""
-    return {record["pair"]: [each["text"] for each in record["recipes"]] for record in read_jsonl(path)}
+    return {record["pair"]: [each["text"] for each in record["recipes"]] for record in read_whole(path)}
 
 
 def fitted(
@@ -89,7 +90,7 @@ def fitted(
 
 
 def _refuse_other_device(path: Path, device: str) -> None:
-    others = {record["device"] for record in read_jsonl(path)} - {device}
+    others = {record["device"] for record in read_whole(path)} - {device}
     if others:
         raise StoreError(f"The recipes in {path} were fitted on {', '.join(others)}, not on {device}: take another.")
 
