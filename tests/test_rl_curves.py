@@ -257,8 +257,9 @@ def test_the_training_script_goes_through_every_stage(tmp_path: Path) -> None:
     said = script("rl.sh", tmp_path / "out", *words, sparserl="echo")
     rows = [row for row in said.splitlines() if row.startswith(("train", "eval"))]
     assert [" ".join(row.split()[:2]) for row in rows] == [
-        "train rl", "train ship", *4 * ["eval --policy"], "train climb", "train play", *3 * ["train beyond"],
+        "train rl", "train ship", *4 * ["eval --policy"], "train climb", "train play", *5 * ["train beyond"],
     ]  # fmt: skip
+    assert [row.split()[-1] == "--elsewhere" for row in rows[-5:]] == [False, False, False, True, True]
     evaluated = [row.split() for row in rows if row.startswith("eval")]
     assert [row[-1] for row in evaluated] == 2 * ["--choose-only", "--report-only"]
     assert all(f"rl={tmp_path / 'out' / 'nano'}" in row for row in evaluated), "what is shipped is evaluated"
