@@ -18,6 +18,7 @@ from rl_tiny import PROGRAMS
 from sparserl import splits
 from sparserl.bench import archive
 from sparserl.errors import SparseRLError, StoreError
+from sparserl.program import parse
 from sparserl.recipes import space
 from sparserl.records import Problem, Verdict
 from sparserl.store import append_jsonl, read_jsonl
@@ -26,7 +27,8 @@ from sparserl.train.rl import beyond_report, commands, fresh
 from sparserl.train.rl.beyond import FINALS, HEATS, BeyondConfig, field_of
 from sparserl.train.rl.bounds import bound, share
 from sparserl.train.rl.climbing import CLIMBS, STEPS, WANTED, batches_of, from_climbs
-from sparserl.train.rl.finals import final_bound, finalists, settled, to_race
+from sparserl.train.rl.elsewhere import Elsewhere, judged_elsewhere, read_elsewhere
+from sparserl.train.rl.finals import final_bound, finalists, has_nearest, near_to, settled, to_race
 from sparserl.train.rl.matrices import pattern_of
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn, prompt_key
 from sparserl.train.rl.novelty import difference, folded, is_structurally_new, nearest_recipe
@@ -38,7 +40,7 @@ from sparserl.train.variants import variants
 SPMV = Problem()
 RECIPE = next(each for each in space(SPMV) if each.family == "row_lanes" and not each.pdl)
 NEW, OTHER, SLOW = PROGRAMS["four lanes"], PROGRAMS["slices"], PROGRAMS["a warp a row"]
-NEAR = {text: nearest_recipe(text, SPMV).text for text in (NEW, OTHER)}
+NEAR = {text: near_to(text, "spmv float32") for text in (NEW, OTHER)}
 MODES = ("solver",)
 
 
@@ -74,6 +76,21 @@ def test_the_nearest_recipe_of_a_variant_is_near_its_parent_and_the_diff_shows_t
     assert near.family == RECIPE.family
     shown = difference(new.text, near).splitlines()
     assert shown[0].startswith("---") and any(row.startswith("+") and not row.startswith("+++") for row in shown)
+
+
+def test_numbers_that_no_recipe_has_run_beside_a_program_in_the_recipe_it_is_nearest_to() -> None:
+    (threads,) = {str(launch.block) for launch in parse(RECIPE.text).launches}
+    changed = RECIPE.text.replace(threads, "352")
+    assert changed not in {each.text for each in space(SPMV)} and not is_structurally_new(changed, SPMV)
+    new = changed.replace("if (row", "if (row < 0) return;\n    if (row", 1)
+    assert new != changed and is_structurally_new(new, SPMV)
+    near, numbered = near_to(new, "spmv float32")
+    assert near == nearest_recipe(new, SPMV).text and numbered == changed
+    same = RECIPE.text.replace("if (row", "if (row < 0) return;\n    if (row", 1)
+    assert near_to(same, "spmv float32") == [RECIPE.text], "its numbers are a recipe's"
+    lost = [{**each, "recipes": [near]} for each in finals((1.2, 1.2, 1.2), new=(new,))]
+    assert not has_nearest(lost, new, "spmv float32")
+    assert has_nearest([{**each, "recipes": [near, numbered]} for each in lost], new, "spmv float32")
 
 
 # ── How sure a ratio is ───────────────────────────────────────────────────────
@@ -112,10 +129,10 @@ def raced(times: Mapping[str, float], **about: Any) -> dict[str, Any]:
 def finals(ratios: Sequence[float], new: Sequence[str] = (NEW,)) -> list[dict[str, Any]]:
     return [
         raced(
-            {RECIPE.text: ratio, SLOW: 9.0, NEW: 1.0},
+            {RECIPE.text: ratio, SLOW: 9.0, NEW: 1.0, **dict.fromkeys(new, 1.0)},
             process=at,
             new=list(new),
-            recipes=[RECIPE.text, SLOW, *NEAR.values()],
+            recipes=[RECIPE.text, SLOW, *(near for text in (*NEAR, *new) for near in near_to(text, "spmv float32"))],
         )
         for at, ratio in enumerate(ratios)
     ]
@@ -123,7 +140,7 @@ def finals(ratios: Sequence[float], new: Sequence[str] = (NEW,)) -> list[dict[st
 
 def test_the_fastest_new_program_goes_to_the_final_only_where_it_was_ahead() -> None:
     heat = raced({RECIPE.text: 2.0, SLOW: 3.0, NEW: 1.9, OTHER: 1.8})
-    assert finalists([heat], MODES) == {"p": ((RECIPE.text, SLOW, NEAR[OTHER]), (OTHER,))}
+    assert finalists([heat], MODES) == {"p": ((RECIPE.text, SLOW, *NEAR[OTHER]), (OTHER,))}
     behind = raced({RECIPE.text: 1.7, SLOW: 3.0, NEW: 1.9, OTHER: 1.8})
     assert finalists([behind], MODES) == {}
     assert finalists([raced({NEW: 1.0})], MODES) == {}, "no recipe was right"
@@ -210,6 +227,38 @@ def test_the_programs_shown_have_different_skeletons_and_the_page_has_their_diff
     assert f"## 1. c ({heats[0]['structure']}), " in beyond_report._program(1, shown[0])
     said = beyond_report.figures(found)
     assert said["all"]["beyond"] == 3 and said["all"]["share"] == 1.0
+
+
+SHORT_ROWS = NEW.replace("j < row_start[row + 1]", "j < min(row_start[row + 1], row_start[row] + 16)")
+"""right as long as no row has more than 16 entries"""
+
+
+def test_a_program_that_is_right_for_its_own_pattern_alone_is_told_from_one_that_is_right_elsewhere(
+    tmp_path: Path,
+) -> None:
+    assert SHORT_ROWS != NEW
+    lines = list(judged_elsewhere([("spmv float32", NEW), ("spmv float32", SHORT_ROWS)], tmp_path))
+    assert len(lines) == 2 and list(judged_elsewhere([("spmv float32", NEW)], tmp_path)) == []
+    known = read_elsewhere(tmp_path)
+    good, bad = (known["spmv float32", text_sha(text)] for text in (NEW, SHORT_ROWS))
+    assert good.holds and good.right >= 10
+    assert not bad.holds and bad.right >= 2
+    assert {"rows of sixty", "two long rows"} <= {*bad.wrong} and "short rows" not in bad.wrong
+    heats = [raced({RECIPE.text: 1.3, NEW: 1.0, SHORT_ROWS: 0.9}, pair=name, case=name) for name in "ab"]
+    heats = [{**each, "new": [NEW, SHORT_ROWS], "problem": "spmv float32"} for each in heats]
+    races = [
+        {**each, "pair": pair}
+        for pair, text, ratio in (("a", SHORT_ROWS, 1.3), ("b", NEW, 1.2))
+        for each in finals((ratio, ratio, ratio), new=(text,))
+    ]
+    found = beyond_report.standings(heats, races, MODES, known)
+    assert [each.beyond for each in found] == [True, True]
+    counts = beyond_report.figures(found)["all"]
+    assert (counts["beyond"], counts["looked_elsewhere"], counts["elsewhere"]) == (2, 2, 1)
+    assert [each["text"] for each in beyond_report.shown(found)] == [NEW, SHORT_ROWS], "though it is less far ahead"
+    assert "1 (50.0 % of the matrices) are right" in beyond_report._elsewhere(counts)
+    assert beyond_report._elsewhere({**counts, "looked_elsewhere": 0}) == ""
+    assert not Elsewhere(0, ()).holds, "it ran nowhere"
 
 
 def test_a_race_that_failed_is_tried_once_more() -> None:

@@ -9,7 +9,8 @@ For every matrix (of a run's rollouts, or of the samples of `sparserl eval`), or
     heats.jsonl     one race in a fresh process: the recipes, the few fastest structurally new programs, the fastest
                     program of all, the fastest of the climb
     finals.jsonl    where a new program was ahead in the heat: the fastest new one, the recipes once more and the one
-                    that it is nearest to (`finals`), in three fresh processes
+                    that it is nearest to, with its numbers as well (`finals`), in three fresh processes
+    elsewhere.jsonl whether what counts is right on other patterns, as the simulator says (`elsewhere`), where asked for
 
 Heats choose, finals count: the program is named before the clocks that it is reported with are read, and the other side
 is in every process the fastest of five or six. So chance works for the recipes. The report (`beyond_report`) needs the

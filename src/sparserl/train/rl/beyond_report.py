@@ -69,8 +69,13 @@ class Standing:
     """what is known of the program of the final on other patterns"""
 
     @property
+    def ahead(self) -> bool:
+        """Of whoever ran in the final."""
+        return self.bound is not None and self.bound.low >= MARGIN
+
+    @property
     def beyond(self) -> bool:
-        return self.against_nearest and self.bound is not None and self.bound.low >= MARGIN
+        return self.against_nearest and self.ahead
 
 
 def standings(
@@ -151,6 +156,7 @@ def _counts(found: Sequence[Standing]) -> dict[str, Any]:
         "with_new": sum(each.new > 0 for each in found),
         "in_final": sum(each.bound is not None for each in found),
         "beyond": len(hits),
+        "waiting": sum(each.ahead and not each.against_nearest for each in found),
         "elsewhere": sum(each.elsewhere.holds for each in hits if each.elsewhere is not None),
         "looked_elsewhere": sum(each.elsewhere is not None for each in hits),
         "share": value,
@@ -246,7 +252,7 @@ def _plain(each: Standing) -> dict[str, Any]:
 
 def page(said: Mapping[str, Any]) -> str:
     """The figures as Markdown."""
-    parts = [_head(said), _table(said), _elsewhere(said["all"]), _climb(said["climb"])]
+    parts = [_head(said), _table(said), _waiting(said["all"]), _elsewhere(said["all"]), _climb(said["climb"])]
     parts = [part for part in parts if part]
     parts += [_program(number, each) for number, each in enumerate(said["best"], 1)]
     return "\n".join(parts)
@@ -258,7 +264,7 @@ def _head(said: Mapping[str, Any]) -> str:
     return (
         "# Beyond the teacher\n\n"
         f"{machine}, {' and '.join(said['modes'])} mode.{modelled} A matrix counts if a structurally new program beats "
-        "the fastest of the fitted recipes, and the recipe that it is nearest to, by "
+        "the fastest of the fitted recipes, and the recipe that it is nearest to, with the program's numbers too, by "
         f"{100 * (said['margin'] - 1):.0f} % (lower 95 % bound, "
         f"{said['processes']} fresh processes, {said['rounds']} rounds in turns).\n"
     )
@@ -275,6 +281,13 @@ def _table(said: Mapping[str, Any]) -> str:
         numbers = [each[key] for key in ("matrices", "with_new", "in_final", "beyond")]
         rows.append("| " + " | ".join([name, *map(str, numbers), within, mean, str(each["tries"])]) + " |")
     return "\n".join(rows) + "\n"
+
+
+def _waiting(counts: Mapping[str, Any]) -> str:
+    if not counts["waiting"]:
+        return ""
+    said = "Not counted, as it is ahead and has yet to run beside the recipe that it is nearest to: "
+    return f"{said}{counts['waiting']}.\n"
 
 
 def _elsewhere(counts: Mapping[str, Any]) -> str:

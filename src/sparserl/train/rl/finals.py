@@ -1,9 +1,9 @@
 """Who is in a final of `beyond`, what is left to be raced, and what its races say. Pure.
 
 Against a new program run the five best fitted recipes and the recipe that it is nearest to, with the program's own
-numbers as far as that has them: a search for the best recipe may have passed over it, and what such numbers are worth
-is not the new program's merit. A final without it (they were raced so until 2026-11-18) says only who has lost: one
-rival more can't make a program win.
+numbers as far as that has them, and once more with those that it hasn't (512 threads, say): a search for the best
+recipe may have passed over it, and what numbers are worth is not the new program's merit. A final without these says
+only who has lost: one rival more can't make a program win.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from sparserl.train.assess_report import problem_called
 from sparserl.train.rl.bounds import Bound, bound
 from sparserl.train.rl.fresh import FAULT
-from sparserl.train.rl.novelty import is_structurally_new, nearest_recipe
+from sparserl.train.rl.novelty import is_structurally_new, nearest_recipe, renumbered
 from sparserl.train.rl.side_by_side import least, log_time
 
 MARGIN = 1.03
@@ -45,10 +45,16 @@ def finalists(heats: Iterable[Record], modes: Sequence[str], ahead: float = 1.0,
         timed = sorted(each for text in new_in(heat) if (each := least(heat, [text], modes)) is not None)
         if timed and rival[0] - timed[0][0] >= log(ahead):
             new = tuple(text for _, text in timed[:count])
-            near = [nearest_recipe(text, problem_called(heat["problem"])).text for text in new]
+            near = [rival for text in new for rival in near_to(text, heat["problem"])]
             leads[heat["pair"]] = rival[0] - timed[0][0]
             found[heat["pair"]] = (tuple(dict.fromkeys([*heat["recipes"], *near])), new)
     return {key: found[key] for key in sorted(found, key=lambda key: -leads[key])}
+
+
+def near_to(text: str, problem: str) -> list[str]:
+    """The recipe that a program is nearest to and, where that has other numbers, the same with the program's."""
+    near = nearest_recipe(text, problem_called(problem)).text
+    return list(dict.fromkeys((near, renumbered(near, text))))
 
 
 def to_race(chosen: Chosen, finals: Sequence[Record], modes: Sequence[str], processes: int) -> list[tuple[str, int]]:
@@ -98,6 +104,6 @@ def final_bound(finals: Sequence[Record], text: str, modes: Sequence[str]) -> Bo
 
 
 def has_nearest(finals: Iterable[Record], text: str, problem: str) -> bool:
-    """Whether the recipe that a program is nearest to ran beside it in all of them."""
-    near = nearest_recipe(text, problem_called(problem)).text
-    return all(near in final["recipes"] for final in finals)
+    """Whether the recipe that a program is nearest to ran beside it in all of them, with its numbers too."""
+    near = {*near_to(text, problem)}
+    return all(near <= {*final["recipes"]} for final in finals)

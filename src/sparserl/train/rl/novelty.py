@@ -27,6 +27,7 @@ _BOUNDS = re.compile(r"__launch_bounds__ \( # , # \)")
 """how many blocks are to fit is a number, and without one it is the compiler's to choose"""
 _WRAPPED = re.compile(r"(?<!\w )\( # \)(?= |$)")
 """a number in parentheses that are not those of a call"""
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\d\w*|\s+|.", re.DOTALL)
 SHINGLE = 4
 """words that are compared together where skeletons are looked through for a near one"""
 NEAR = 6
@@ -81,6 +82,29 @@ def nearest_recipe(text: str, problem: Problem) -> Recipe:
     best = max(near, key=lambda each: difflib.SequenceMatcher(None, words, each.split(), autojunk=False).ratio())
     rows = Counter(text.splitlines())
     return max(held[best], key=lambda recipe: ((rows & Counter(recipe.text.splitlines())).total(), recipe.name))
+
+
+def renumbered(recipe: str, text: str) -> str:
+    """The recipe with the program's numbers, also those that it has in no parameters: what they are worth alone.
+
+    Where both read alike, a number that mostly has another one's place there takes what stands in its own place;
+    elsewhere it takes what it mostly becomes.
+    """
+    own, other = _TOKEN.findall(recipe), _TOKEN.findall(text)
+    alike = difflib.SequenceMatcher(None, [*map(_erased, own)], [*map(_erased, other)], autojunk=False)
+    placed, became = dict[int, str](), dict[str, Counter[str]]()
+    for here, there, length in alike.get_matching_blocks():
+        for at in range(length):
+            if (old := own[here + at])[0].isdigit():
+                placed[here + at] = other[there + at]
+                became.setdefault(old, Counter())[other[there + at]] += 1
+    usual = {old: found.most_common(1)[0] for old, found in became.items()}
+    moved = {old: new for old, (new, count) in usual.items() if new != old and 2 * count > became[old].total()}
+    return "".join(placed.get(at, moved[each]) if each in moved else each for at, each in enumerate(own))
+
+
+def _erased(token: str) -> str:
+    return "#" if token[0].isdigit() else token
 
 
 def _shingles(skeleton: str) -> Counter[tuple[str, ...]]:
