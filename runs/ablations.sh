@@ -22,8 +22,9 @@
 # thousand nonzeros.
 # A process a seed, side by side on the GPU: while one writes or learns, in short pieces, another one's programs are
 # judged, and who times something is alone (`rl/pieces`). The arms of a seed come one after the other, with one judge
-# (OUT/plan-SEED.txt): what a run judged on a matrix is not judged there again.
+# (OUT/plan-SEED.txt): what a run judged on a matrix is not judged there again. OUT/seed-SEED.log says how far it is.
 set -euo pipefail
+trap 'kill $(jobs -rp) 2>/dev/null || :' EXIT  # what runs beside ends with this script, however that ends
 out=${1:?give the folder of the runs} && shift
 weights="" blind="" turned="" pretrained="" scratch="" seeds="0 1 2" results="" budget=0 arms=() options=()
 while (($#)); do
@@ -84,7 +85,9 @@ for seed in $seeds; do
     jobs+=($!)
 done
 code=0
-for job in "${jobs[@]}"; do wait "$job" || code=$?; done
+for job in "${jobs[@]}"; do  # of several codes a fault's counts, not that of a time that was up
+    wait "$job" || { found=$? && ((code != 0 && code != 75)) || code=$found; }
+done
 tail -qn 3 "$out"/seed-*.log
 ((code == 0)) || exit "$code"
 results=${results:-$out/results}

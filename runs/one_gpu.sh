@@ -13,6 +13,7 @@
 #             rewriting what was judged, after rank, for `runs/rl.sh` with several turns
 # About two hours: collection an hour and more, pretraining and fine-tuning minutes.
 set -euo pipefail
+trap 'kill $(jobs -rp) 2>/dev/null || :' EXIT  # what runs beside ends with this script, however that ends
 out=${1:?give the folder of the run} && shift
 matrices=() corpus="" collection="" weights="" budget=0 study="" stages=()
 while (($#)); do

@@ -27,6 +27,7 @@
 #                       and within 16 samples on the unseen ones; then whether what counts is right elsewhere, too
 # All of them without one. On several GPUs: SPARSERL="accelerate launch --num_processes 4 -m sparserl" for the stage rl.
 set -euo pipefail
+trap 'kill $(jobs -rp) 2>/dev/null || :' EXIT  # what runs beside ends with this script, however that ends
 out=${1:?give the folder of the run} && shift
 weights="" matrices=() twisted=() collection=() reference=() earlier="" budget=0 stages=()
 while (($#)); do

@@ -270,6 +270,8 @@ def test_records_that_are_put_away_give_the_same_figures_and_take_more_behind_th
     with (away / "measured.jsonl").open("w") as more:
         more.write(json.dumps({"case": "later"}) + "\n")
     assert [record["case"] for record in archive.read_whole(away / "measured.jsonl")][-1] == "later"
+    with pytest.raises(StoreError, match="eval"):
+        archive.pack(tmp_path)
 
 
 def test_a_folder_of_another_split_is_refused(folder: Path) -> None:

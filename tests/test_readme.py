@@ -109,3 +109,18 @@ def test_what_the_readme_says_of_the_policy_is_what_was_measured_of_the_shipped_
     assert f"for {count[0]} real matrices and {count[1]} of families it never saw" in said
     assert f"{right[0]} and {right[1]} % were right, one program alone {one[0]} and {one[1]}, " in said
     assert f"the best of 16 {best[0]} and {best[1]} times as fast" in said
+
+
+def test_the_share_of_failures_on_very_large_matrices_is_that_of_the_records() -> None:
+    from sparserl.bench.archive import read_whole
+    from sparserl.train.assess import MEASURED, read_written
+
+    right = []
+    for split in ("real", "unseen", "seen"):
+        folder = ROOT / "results" / "rl" / split
+        measured = {record["case"]: record for record in read_whole(folder / MEASURED)}
+        for case, record in read_written(folder)["rl"].items():
+            if measured[case]["nonzeros"] > 20e6:
+                right += [measured[case]["programs"][each]["verdict"] == "CORRECT" for each in record["programs"]]
+    assert "above 20 million nonzeros a fifth fails" in README
+    assert 1 - sum(right) / len(right) == pytest.approx(1 / 5, abs=0.02)

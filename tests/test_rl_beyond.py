@@ -258,7 +258,7 @@ def test_a_program_that_is_right_for_its_own_pattern_alone_is_told_from_one_that
     assert [each["text"] for each in beyond_report.shown(found)] == [NEW, SHORT_ROWS], "though it is less far ahead"
     assert "1 (50.0 % of the matrices) are right" in beyond_report._elsewhere(counts)
     assert beyond_report._elsewhere({**counts, "looked_elsewhere": 0}) == ""
-    assert not Elsewhere(0, ()).holds, "it ran nowhere"
+    assert not Elsewhere(0, (), 15).holds, "it ran nowhere"
 
 
 def test_a_race_that_failed_is_tried_once_more() -> None:

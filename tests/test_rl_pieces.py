@@ -79,6 +79,8 @@ def test_a_run_does_all_its_work_within_short_pieces(tmp_path: Path, monkeypatch
     monkeypatch.setattr(loop, "pieces_on", lambda device: piece)
     for owner, name in ((Policy, "prefix"), (Decoder, "begin"), (Decoder, "step"), (torch.optim.AdamW, "step")):
         within(owner, name)
+    for owner, name in ((torch, "save"), (loop, "save_policy")):  # a checkpoint is read from the device
+        within(owner, name)
     referee = judge()
     try:
         loop.train(everything("ppo", 1), Places(tmp_path / "run", weights), table(referee), Crew())

@@ -90,7 +90,8 @@ def pack(out: Path, level: int = LEVEL) -> list[Path]:
         written.append(put_away(plain, rounded, level, name in DIGITS))
     if not written and not any(_away(out, name).exists() for name in names):
         raise StoreError(
-            f"{out} has no records ({', '.join(NAMES)}.jsonl). Make them with `explore` and `race`, or `train collect`."
+            f"{out} has no records ({', '.join([*NAMES, EVALUATED[0], *BEYOND])}.jsonl). Make them with `explore` and "
+            "`race`, `train collect`, `sparserl eval` or `train beyond`."
         )
     return written
 

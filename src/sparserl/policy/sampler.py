@@ -126,7 +126,8 @@ class Sampler:
         """
         was_training = self.policy.training
         self.policy.eval()
-        self.weights.refresh()
+        with self._piece():
+            self.weights.refresh()
         try:
             with torch.autocast(self.device.type, enabled=False):  # a caller's own must not reach into the steps
                 prefix = torch.cat([self._encoded(part) for part in matrix.parts(settings.batch)])
@@ -255,12 +256,13 @@ class Sampler:
         self, decoder: Decoder, taken: int, prompts: list[list[int]], shared: int, settings: SampleSettings
     ) -> list[Written]:
         count = len(prompts)
-        ids = decoder.ids[:count, :taken].tolist()
-        log_probs = decoder.log_probs[:count, :taken].tolist()
-        sampled = decoder.sampled_log_probs[:count, :taken].tolist()
+        with self._piece():
+            ids = decoder.ids[:count, :taken].cpu()
+            log_probs = decoder.log_probs[:count, :taken].cpu()
+            sampled = decoder.sampled_log_probs[:count, :taken].cpu()
         eos = self.tokenizer.special["<eos>"]
         written = []
-        for prompt, row, own, drawn in zip(prompts, ids, log_probs, sampled, strict=True):
+        for prompt, row, own, drawn in zip(prompts, ids.tolist(), log_probs.tolist(), sampled.tolist(), strict=True):
             rest = len(prompt) - shared
             end = min(taken, rest + settings.max_tokens)
             finished = settings.stop_at_eos and eos in row[rest:end]

@@ -29,7 +29,7 @@ from sparserl.train.collected import TIE
 from sparserl.train.rl.beyond import ABOUT, FINALS, HEATS
 from sparserl.train.rl.bounds import Bound, share
 from sparserl.train.rl.diagnostics import skeleton_of
-from sparserl.train.rl.elsewhere import PATTERNS, Elsewhere, read_elsewhere
+from sparserl.train.rl.elsewhere import Elsewhere, read_elsewhere
 from sparserl.train.rl.finals import MARGIN, final_bound, has_nearest, last_of, new_in, raced
 from sparserl.train.rl.fresh import FAULT
 from sparserl.train.rl.novelty import difference, nearest_recipe
@@ -98,10 +98,13 @@ def standings(
     return sorted(said, key=lambda each: (each.problem, each.case))
 
 
-def read_standings(out: Path) -> list[Standing]:
-    """Those of a folder."""
-    modes = read_json(out / ABOUT)["modes"]
-    return standings(read_whole(out / HEATS), read_whole(out / FINALS), modes, read_elsewhere(out))
+def read_standings(out: Path) -> tuple[list[Standing], list[str]]:
+    """Those of a folder, and the machines that its heats ran on."""
+    heats = read_whole(out / HEATS)
+    if not heats:
+        raise StoreError(f"{out} has no {HEATS}: run `sparserl train beyond` there first.")
+    found = standings(heats, read_whole(out / FINALS), read_json(out / ABOUT)["modes"], read_elsewhere(out))
+    return found, sorted({each["device"] for each in heats if FAULT not in each})
 
 
 def _standing(heat: Mapping[str, Any], finals: Sequence[Mapping[str, Any]], modes: Sequence[str]) -> Standing:
@@ -159,6 +162,7 @@ def _counts(found: Sequence[Standing]) -> dict[str, Any]:
         "waiting": sum(each.ahead and not each.against_nearest for each in found),
         "elsewhere": sum(each.elsewhere.holds for each in hits if each.elsewhere is not None),
         "looked_elsewhere": sum(each.elsewhere is not None for each in hits),
+        "patterns": max((each.elsewhere.tried for each in hits if each.elsewhere is not None), default=0),
         "share": value,
         "share_low": low,
         "share_high": high,
@@ -232,13 +236,14 @@ def _shown(each: Standing, problem: Problem) -> dict[str, Any]:
 
 def write(out: Path) -> dict[str, Any]:
     """Make beyond.json and beyond.md from the records of a folder; returns the figures."""
-    heats = read_whole(out / HEATS)
-    if not heats:
-        raise StoreError(f"{out} has no {HEATS}: run `sparserl train beyond` there first.")
-    about = read_json(out / ABOUT)
-    found = read_standings(out)
-    machines = {"devices": sorted({each["device"] for each in heats if FAULT not in each})}
-    said = {**about, **machines, **figures(found), "best": shown(found), "standings": [_plain(each) for each in found]}
+    found, devices = read_standings(out)
+    said = {
+        **read_json(out / ABOUT),
+        "devices": devices,
+        **figures(found),
+        "best": shown(found),
+        "standings": [_plain(each) for each in found],
+    }
     write_json(out / "beyond.json", said)
     write_atomic(out / "beyond.md", page(said).encode())
     return said
@@ -296,7 +301,7 @@ def _elsewhere(counts: Mapping[str, Any]) -> str:
         return ""
     share_of_all = 100 * counts["elsewhere"] / counts["matrices"]
     return (
-        f"Of the {counts['looked_elsewhere']} programs that were tried on {len(PATTERNS)} small patterns of other "
+        f"Of the {counts['looked_elsewhere']} programs that were tried on {counts['patterns']} small patterns of other "
         f"shapes, on the simulator, {counts['elsewhere']} ({share_of_all:.1f} % of the matrices) are right wherever "
         "their layout admits them and they compile; the others leave out what their own pattern doesn't have.\n"
     )

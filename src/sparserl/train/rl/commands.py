@@ -190,8 +190,8 @@ def beyond(
 
     given = dict(locals())
     if elsewhere:
-        counted = [each for each in beyond_report.read_standings(out) if each.beyond]
-        for line in judged_elsewhere([(each.problem, each.text) for each in counted], out):
+        found, _ = beyond_report.read_standings(out)
+        for line in judged_elsewhere([(each.problem, each.text) for each in found if each.beyond], out):
             typer.echo(line)
     if elsewhere or report_only:
         _say_beyond(beyond_report.write(out), out)

@@ -44,10 +44,11 @@ PATTERNS: Mapping[str, Spec] = {
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """On how many other patterns a program is right, and on which it is wrong."""
+    """On how many other patterns a program is right, on which it is wrong, and on how many it was tried."""
 
     right: int
     wrong: tuple[str, ...]
+    tried: int
 
     @property
     def holds(self) -> bool:
@@ -93,4 +94,4 @@ def read_elsewhere(out: Path) -> dict[tuple[str, str], Elsewhere]:
 def _of(record: Mapping[str, Any]) -> Elsewhere:
     verdicts: Mapping[str, str] = record["verdicts"]
     right = sum(verdict == Verdict.CORRECT.name for verdict in verdicts.values())
-    return Elsewhere(right, tuple(name for name, verdict in verdicts.items() if verdict in WRONG))
+    return Elsewhere(right, tuple(name for name, verdict in verdicts.items() if verdict in WRONG), len(verdicts))

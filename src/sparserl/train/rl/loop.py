@@ -179,10 +179,13 @@ class Run:
         known = {"round": self.number, "results": self.played.results.to_record()}
         write_json(out / RESULTS, known)
         buffer = io.BytesIO()
-        torch.save({**known, "learner": self.learner.state(), "elites": (out / ELITES).read_text()}, buffer)
+        state = {**known, "elites": (out / ELITES).read_text()}
+        with self.learner.piece():
+            torch.save({**state, "learner": self.learner.state()}, buffer)
         write_atomic(out / RESUME, buffer.getvalue())
         notes = {"stage": "rl", "step": self.number, "steps": self.config.rounds, "sampling": self._sampling()}
-        save_policy(self.learner.policy, out / POLICY, tokenizer=self.words, notes=notes)
+        with self.learner.piece():
+            save_policy(self.learner.policy, out / POLICY, tokenizer=self.words, notes=notes)
 
     def _sampling(self) -> dict[str, Any]:
         """How the policy was drawn from, and is to be."""

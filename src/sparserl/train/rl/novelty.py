@@ -70,6 +70,7 @@ def _by_skeleton(problem: Problem, layout: str) -> dict[str, list[Recipe]]:
     return found
 
 
+@lru_cache(maxsize=1 << 12)  # a tenth of a second, and finals and their report ask several times
 def nearest_recipe(text: str, problem: Problem) -> Recipe:
     """On the program's layout, the recipe with the most similar skeleton; of several, the one with most equal lines."""
     own = skeleton_of(text)

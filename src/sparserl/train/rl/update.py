@@ -86,8 +86,8 @@ def said_of(learner: Learner, lines: Sequence[Line], policy: Policy | None = Non
         places = [own[at] for at in part]
         with learner.piece(), autocast(learner.device):
             said = figures(policy, learner.batch([lines[at] for at in places]), head)
-        log_probs, flat = (each.float().cpu().numpy() for each in (said.log_probs, said.flat))
-        values = None if said.values is None else said.values.float().cpu().numpy()
+            log_probs, flat = (each.float().cpu().numpy() for each in (said.log_probs, said.flat))
+            values = None if said.values is None else said.values.float().cpu().numpy()
         for row, at in enumerate(places):
             count = len(lines[at].ids)
             columns = {"old": log_probs[row, :count], "flat": flat[row, :count]}
