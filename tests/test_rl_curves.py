@@ -99,6 +99,26 @@ def test_the_table_is_about_the_last_quarter_and_differences_are_paired_by_seed(
     assert "ppo ends at" in drawn.attrib["aria-label"]
 
 
+def test_an_earlier_table_stands_in_for_its_runs(tmp_path: Path) -> None:
+    folders = [run(tmp_path / "base-0", (1.0, None)), run(tmp_path / "ppo-0", (1.0, 1.0))]
+    write(folders, tmp_path / "before", k=2)
+    earlier = tmp_path / "before" / "ablations.json"
+    again = write([earlier], tmp_path / "again", k=2)
+    assert again == write(folders, tmp_path / "whole", k=2)
+    longer = run(tmp_path / "more" / "ppo-0", (1.0, 1.0), (None, None))
+    said = write([earlier, longer, run(tmp_path / "mean-0", (1.0, None))], tmp_path / "more", k=2)
+    assert [line.split(" | ")[:3] for line in said.splitlines()[2:5]] == [
+        ["| base", "1", "2"],
+        ["| ppo", "1", "4"],
+        ["| mean", "1", "2"],
+    ], "a run that is named itself counts"
+    with pytest.raises(StoreError, match="best of 2 in solver mode"):
+        write([earlier], tmp_path / "other", k=4)
+    (tmp_path / "not.json").write_text("[]")
+    with pytest.raises(StoreError, match="no table"):
+        write([tmp_path / "not.json"], tmp_path / "other", k=2)
+
+
 def test_a_curve_that_never_moves_can_be_drawn() -> None:
     flat = Band("a", [1.0, 2.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0])
     assert ElementTree.fromstring(chart([flat], "x", "y <1>")).tag.endswith("svg")

@@ -231,7 +231,9 @@ def _say_beyond(found: dict[str, Any], out: Path) -> None:
 
 
 def curves(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders called NAME-SEED; the first name is compared with.")],
+    runs: Annotated[
+        list[Path], typer.Argument(help="Run folders called NAME-SEED, or an ablations.json; the first is the base.")
+    ],
     *,
     out: Annotated[Path, typer.Option(help="Folder of the table and the curves, such as results/NAME.")],
     k: Annotated[int, typer.Option(help="of best-of-k, judged programs")] = 8,

@@ -2,9 +2,10 @@
 
     sparserl train curves --out results/ablations runs/ablations/grpo-0 runs/ablations/grpo-1 runs/ablations/ppo-0 …
 
-A run folder is called NAME-SEED; runs of one name are seeds of one arm. Everything is computed from the stored rollouts
-under one rule, whatever reward a run learnt from, and from what the policy wrote unaided (explored episodes, whose
-layout was given, are left out):
+A run folder is called NAME-SEED; runs of one name are seeds of one arm. An `ablations.json` of before may stand among
+them: its curves are taken as they are, but for runs that are named themselves. Everything is computed from the stored
+rollouts under one rule, whatever reward a run learnt from, and from what the policy wrote unaided (explored episodes,
+whose layout was given, are left out):
 
     reward      mean hierarchical reward of the first program of an episode
     correct     share of them that are right
@@ -33,7 +34,7 @@ from pathlib import Path
 from sparserl.errors import StoreError
 from sparserl.judge.reward import reward
 from sparserl.records import Verdict
-from sparserl.store import write_atomic, write_json
+from sparserl.store import read_json, write_atomic, write_json
 from sparserl.train.rl.curves_svg import Band, chart
 from sparserl.train.rl.diagnostics import distinct_skeletons
 from sparserl.train.rl.episodes import log_speedup
@@ -50,6 +51,7 @@ FIGURES = {
     "skeletons": "distinct skeletons a group",
     "new": "share with a new skeleton",
 }
+TABLE = "ablations.json"
 TAIL = 0.25
 """of a run, by judged programs, that the table is about"""
 _NAME = re.compile(r"(.+)-(\d+)")
@@ -93,6 +95,23 @@ def read_curve(folder: Path, k: int, modes: Sequence[str] = ("solver",)) -> Curv
     if not points:
         raise StoreError(f"{folder} has no rollouts yet: run `sparserl train rl` there first.")
     return Curve(match[1], int(match[2]), tuple(points))
+
+
+def read_curves(path: Path, k: int, modes: Sequence[str] = ("solver",)) -> list[Curve]:
+    """The curve of a run folder, or those of the table of an earlier call."""
+    if path.suffix != ".json":
+        return [read_curve(path, k, modes)]
+    earlier = read_json(path)
+    if not isinstance(earlier, dict) or "runs" not in earlier:
+        raise StoreError(f"{path} is no table of `sparserl train curves`: name its {TABLE}, or run folders.")
+    if (earlier["k"], earlier["modes"]) != (k, list(modes)):
+        said = f"best of {earlier['k']} in {', '.join(earlier['modes'])} mode"
+        raise StoreError(f"{path} is about the {said}: name its runs, or ask for the same --k and --mode.")
+    return [
+        Curve(name, run["seed"], tuple(Point(each["judged"], each["figures"]) for each in run["points"]))
+        for name, runs in earlier["runs"].items()
+        for run in runs
+    ]
 
 
 def round_figures(rollouts: Sequence[Rollout], k: int, modes: Sequence[str]) -> dict[str, float]:
@@ -199,14 +218,22 @@ def write(folders: Sequence[Path], out: Path, k: int = 8, modes: Sequence[str] =
     """Make the table and the curves; returns the table as Markdown."""
     if not folders:
         raise StoreError("Name at least one run folder, called NAME-SEED.")
-    held = arms([read_curve(folder, k, modes) for folder in folders])
+    named = {path.name for path in folders}
+    held = arms(
+        [
+            curve
+            for path in folders
+            for curve in read_curves(path, k, modes)
+            if path.suffix != ".json" or f"{curve.name}-{curve.seed}" not in named
+        ]
+    )
     found = table(held)
     runs = {
         name: [{"seed": curve.seed, "points": [asdict(point) for point in curve.points]} for curve in curves]
         for name, curves in held.items()
     }
     figures = {name: {each: asdict(figure) for each, figure in by.items()} for name, by in found.items()}
-    write_json(out / "ablations.json", {"k": k, "modes": list(modes), "tail": TAIL, "arms": figures, "runs": runs})
+    write_json(out / TABLE, {"k": k, "modes": list(modes), "tail": TAIL, "arms": figures, "runs": runs})
     for name, label in FIGURES.items():
         write_atomic(out / f"{name}.svg", chart(bands(held, name), "judged programs", label).encode())
     text = page(held, found, k)
