@@ -21,7 +21,7 @@
 # (rounded up). Few large rounds: writing 1 280 programs takes hardly longer than writing 640. Matrices have 30 to 300
 # thousand nonzeros.
 # A process a seed, side by side on the GPU: while one writes or learns, in short pieces, another one's programs are
-# judged, and who times something is alone (`rl/pieces`). The arms of a seed come one after the other, with one judge
+# judged, and who times something is alone (`pieces`). The arms of a seed come one after the other, with one judge
 # (OUT/plan-SEED.txt): what a run judged on a matrix is not judged there again. OUT/seed-SEED.log says how far it is.
 set -euo pipefail
 trap 'kill $(jobs -rp) 2>/dev/null || :' EXIT  # what runs beside ends with this script, however that ends

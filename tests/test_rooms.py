@@ -25,7 +25,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(("judge", "policy"), 5),
     "policies": 1,
     **dict.fromkeys(("vectors", "engine", "operator", "srl", "findings", "search", "referee", "proposals", "tune"), 6),
-    "report.notebook": 6,
+    **dict.fromkeys(("pieces", "report.notebook"), 6),
     **dict.fromkeys(("train", "agents", "bench", "report", "doctor", "display"), 7),
     **dict.fromkeys(("cli", "__main__", "__init__"), 8),
 }

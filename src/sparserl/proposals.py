@@ -58,11 +58,12 @@ class Turns:
     """
 
     def __init__(self, folder: Path, pattern: Pattern, settings: Settings, device: Device) -> None:
+        from sparserl.pieces import pieces_on
         from sparserl.policy.rewriting import Rewriter
         from sparserl.policy.writer import warm_writer
 
         on_gpu = device.backend == "cuda"
-        writer = warm_writer(folder, "cuda" if on_gpu else "cpu")
+        writer = warm_writer(folder, "cuda" if on_gpu else "cpu", pieces_on)
         machine = writer.machine or (device.name if on_gpu else "sim")
         self._rewriter = Rewriter(
             writer, pattern, settings.problem, machine=machine, seed=settings.seed, mode=settings.mode

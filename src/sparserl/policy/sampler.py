@@ -34,6 +34,8 @@ CHECK_EVERY = 16
 """steps between looks at which sequences have ended: each look waits for the device"""
 
 Forced = Sequence[int] | Sequence[Sequence[int]]
+Piece = Callable[[], AbstractContextManager[None]]
+"""what a short piece of work on a device is done within"""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class Sampler:
         tokenizer: ProgramTokenizer,
         device: torch.device | str | None = None,
         precision: Literal["auto", "float32", "bfloat16"] = "auto",
-        piece: Callable[[], AbstractContextManager[None]] = nullcontext,
+        piece: Piece = nullcontext,
     ) -> None:
         """piece: what every short piece of work on the device is done within."""
         self.policy = policy if device is None else policy.to(device)

@@ -7,11 +7,14 @@ is one: the names of others are words that it has never seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from sparserl.errors import SparseRLError
 from sparserl.matrix import Pattern
@@ -19,7 +22,7 @@ from sparserl.policy.checkpoint import load_policy, read_config
 from sparserl.policy.encoder import collate
 from sparserl.policy.masks import Mask
 from sparserl.policy.sample import sample_pattern
-from sparserl.policy.sampler import Sampler, SampleSettings, Written
+from sparserl.policy.sampler import Piece, Sampler, SampleSettings, Written
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.records import Mode, Problem
 
@@ -27,13 +30,14 @@ from sparserl.records import Mode, Problem
 class Writer:
     """One policy on one device."""
 
-    def __init__(self, folder: Path, device: str = "cpu") -> None:
+    def __init__(self, folder: Path, device: str = "cpu", piece: Piece = nullcontext) -> None:
+        """piece: see `Sampler`."""
         self.settings = stored_settings(folder)
         self.machine: str = read_config(folder)["notes"].get("machine", "")
         """what to tell it on any machine; '' where it knows several"""
         self.tokenizer = Tokenizer.load(folder / "tokenizer.json")
         self.policy = load_policy(folder, device)
-        self.sampler = Sampler(self.policy, self.tokenizer, device)
+        self.sampler = Sampler(self.policy, self.tokenizer, device, piece=piece)
 
     def write(
         self, patterns: Sequence[Pattern], problem: Problem, count: int, *, machine: str, settings: SampleSettings,
@@ -52,14 +56,17 @@ class Writer:
         return self.sampler.sample(batch, count, settings, forced if longest else (), mask)
 
 
-def warm_writer(folder: Path, device: str) -> Writer:
-    """The writer of this folder, kept for the next call as long as its weights are those on disk."""
-    return _kept(folder.resolve(), device, (folder / "model.safetensors").stat().st_mtime_ns)
+def warm_writer(folder: Path, device: str, pieces: Callable[[torch.device], Piece]) -> Writer:
+    """The writer of this folder, kept for the next call as long as its weights are those on disk.
+
+    pieces: what each piece of its work on a device is done within.
+    """
+    return _kept(folder.resolve(), device, pieces, (folder / "model.safetensors").stat().st_mtime_ns)
 
 
 @lru_cache(maxsize=1)
-def _kept(folder: Path, device: str, written_ns: int) -> Writer:
-    return Writer(folder, device)
+def _kept(folder: Path, device: str, pieces: Callable[[torch.device], Piece], written_ns: int) -> Writer:
+    return Writer(folder, device, pieces(torch.device(device)))
 
 
 def stored_settings(folder: Path) -> SampleSettings:

@@ -32,6 +32,7 @@ from sparserl.layouts import parse_line
 from sparserl.matrix import Array
 from sparserl.policy.encoder import collate
 from sparserl.policy.model import Policy
+from sparserl.policy.sampler import Piece
 from sparserl.policy.tokenizer import Tokenizer
 from sparserl.program import parse
 from sparserl.records import Mode, Program
@@ -41,7 +42,6 @@ from sparserl.train.batches import in_turn, padded, spread_draws
 from sparserl.train.loop import autocast
 from sparserl.train.rl.episodes import Look, log_speedup
 from sparserl.train.rl.nouns import Judged, Prompt, prompt_from_record, prompt_to_record
-from sparserl.train.rl.pieces import Piece
 from sparserl.train.withheld import combination, withheld_program
 
 Pair = tuple[str, str]

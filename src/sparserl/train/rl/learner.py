@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from sparserl.matrix import Array
 from sparserl.policy.encoder import collate
 from sparserl.policy.model import Policy
+from sparserl.policy.sampler import Piece
 from sparserl.train.batches import padded, program_batches
 from sparserl.train.loop import Step, autocast, make_optimiser, rate
 from sparserl.train.rl.config import RLConfig
@@ -27,7 +28,6 @@ from sparserl.train.rl.episodes import Look
 from sparserl.train.rl.explore import pair_of
 from sparserl.train.rl.nouns import Prompt
 from sparserl.train.rl.objective import Batch
-from sparserl.train.rl.pieces import Piece
 from sparserl.train.rl.value import ValueHead, make_value_head
 
 MULTIPLE = 16

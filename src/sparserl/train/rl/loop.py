@@ -39,6 +39,7 @@ from typing import Any
 import torch
 
 from sparserl.errors import StoreError
+from sparserl.pieces import pieces_on
 from sparserl.policy.checkpoint import load_policy, read_config, save_policy
 from sparserl.policy.sampler import Sampler
 from sparserl.policy.tokenizer import Tokenizer
@@ -67,7 +68,6 @@ from sparserl.train.rl.found_lines import FoundLines
 from sparserl.train.rl.imitate import imitate
 from sparserl.train.rl.learner import Learner
 from sparserl.train.rl.nouns import Rollout
-from sparserl.train.rl.pieces import pieces_on
 from sparserl.train.rl.referee import Counts
 from sparserl.train.rl.rollout_store import FOLDER, RolloutStore
 from sparserl.train.rl.rounds import Played, Retiming, may_teach, play_round, recall, reward_of, seed_of, shuffled

@@ -1,22 +1,22 @@
-"""A run's own work on the GPU in short pieces, so that other processes there may time something in between.
+"""Work on the GPU in short pieces, so that other processes there may time something in between.
 
-What a run writes and learns takes minutes of the GPU. Where several runs share it (`runs/ablations.sh`), each piece is
-a shared turn of `judge.turn`: no timing begins before it is done, and it begins when none is under way. A piece ends
-when the GPU has done it. Pieces don't lie in one another, and nobody waits for another process within one.
+What a language model writes and learns takes seconds to minutes of the GPU. Where several processes share it (tunings
+side by side, `bench --share`, `runs/ablations.sh`), each piece is a shared turn of `judge.turn`: no timing begins
+before it is done, and it begins when none is under way. A piece ends when the GPU has done it. Pieces don't lie in one
+another, and nobody waits for another process within one.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import torch
 
 from sparserl.judge.turn import Turn, gpu_of
-
-Piece = Callable[[], AbstractContextManager[None]]
+from sparserl.policy.sampler import Piece
 
 
 def pieces_on(device: torch.device) -> Piece:
