@@ -18,13 +18,14 @@ import scipy.sparse
 import typer
 from typer.testing import CliRunner
 
+from sparserl import splits
 from sparserl.backends.backend import Device, RunReport, TimingPlan
 from sparserl.bench import archive, command, figures, matrices, peer_launched, tuned
 from sparserl.bench.figures import OPERATOR
 from sparserl.bench.peer_command import Command, parse_peer
 from sparserl.bench.peer_scipy import SciPy
 from sparserl.bench.peers import Reading, Subject, without_pdl
-from sparserl.bench.run import Bench, BenchConfig, Finished
+from sparserl.bench.run import COSTS, Bench, BenchConfig, Finished
 from sparserl.bench.watermark import Watermark
 from sparserl.errors import MatrixError, SparseRLError, StoreError
 from sparserl.evaluation import evaluation_list
@@ -129,6 +130,18 @@ def test_a_further_mode_keeps_what_is_known_of_the_others(tmp_path: Path) -> Non
     assert record["tuning_s_by_mode"].keys() == record["winners"].keys() == {"solver", "chain"}
 
 
+def test_processes_side_by_side_keep_no_seconds_of_a_tuning(tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(command.bench)
+    asked = ["--matrices", SMALL, "--matrices", OTHER, "--device", "sim", "--candidates", "1", "--rounds", "1"]
+    done = CliRunner().invoke(app, [*asked, "--policy", "recipes", "--share", "0/2", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    (record,) = [r for r in archive.read(tmp_path, "bench") if r["kind"] == "matrix"]
+    assert record["winner"] and not any(record[name] for name in COSTS)
+    (standing,) = figures.standings(archive.read(tmp_path, "bench"))
+    assert standing.speedup and standing.tuning_s is None and standing.peak_memory_bytes is None
+
+
 def test_another_number_of_candidates_needs_another_folder(finished: tuple[Path, list[Finished]]) -> None:
     out = finished[0]
     before = (out / "bench.jsonl").read_bytes()
@@ -195,6 +208,9 @@ def test_a_folder_a_file_a_list_and_words_are_matrices(tmp_path: Path) -> None:
     assert [e.name for e in matrices.entries([str(tmp_path / "list.txt")])] == ["big", OTHER[7:], "small"]
     assert len(matrices.entries(["evaluation"])) == len(evaluation_list()) == 115
     assert len(matrices.entries(["evaluation", evaluation_list()[0].name])) == 115
+    (tmp_path / "named.txt").write_text(f"mine = {OTHER}  # as it is called in tables\n")
+    (named,) = matrices.entries([str(tmp_path / "named.txt")])
+    assert named.name == "mine" and named.spec == matrices.entries([OTHER])[0].spec
     with pytest.raises(MatrixError, match="no folder, file, list"):
         matrices.entries([str(tmp_path / "none.mtx")])
     with pytest.raises(MatrixError, match="no matrix"):
@@ -202,6 +218,17 @@ def test_a_folder_a_file_a_list_and_words_are_matrices(tmp_path: Path) -> None:
         matrices.entries([str(tmp_path / "empty")])
     with pytest.raises(MatrixError, match="no family"):
         matrices.entries(["family:nonesuch"])
+
+
+def test_the_fresh_matrices_of_the_headline_are_unknown_to_training_and_to_the_evaluation_list() -> None:
+    found = matrices.entries([str(Path(__file__).parents[1] / "runs" / "fresh.txt")])
+    specs = [entry.spec for entry in found]
+    assert len({str(spec) for spec in specs}) == len(found) == 46
+    seeds = {case.seed for case in evaluation_list()}
+    for spec in specs:
+        assert spec is not None
+        assert not splits.may_train(spec) and spec.seed not in seeds
+        assert matrices._split_of(spec) == matrices.FRESH
 
 
 def test_a_matrix_is_known_by_its_pattern_whatever_its_file_is_called(tmp_path: Path) -> None:

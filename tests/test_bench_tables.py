@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from bench_records import program, race, times, write_records
 from sparserl.bench import archive, bars, digest, regret, results, second_opinion, tables
 from sparserl.bench.__main__ import app
+from sparserl.bench.matrices import of_cases
 from sparserl.errors import BackendError, StoreError
 from sparserl.evaluation import Case, evaluation_list
 from sparserl.records import Problem
@@ -219,8 +220,8 @@ def smallest(kind: str = "generated") -> Case:
 def test_a_second_opinion_is_recorded_once_a_matrix_and_mode(tool: second_opinion.Tool, tmp_path: Path) -> None:
     case = smallest()
     for _ in range(2):
-        shown = [*second_opinion.ask(tool, [case], None, Problem(), tmp_path, solver=False),
-                 *second_opinion.ask(tool, [case], None, Problem(), tmp_path, solver=True)]  # fmt: skip
+        shown = [*second_opinion.ask(tool, of_cases([case], None), Problem(), tmp_path, solver=False),
+                 *second_opinion.ask(tool, of_cases([case], None), Problem(), tmp_path, solver=True)]  # fmt: skip
     assert shown == []  # the second time both are there
     chain, solver = read_jsonl(tmp_path / "anchors.jsonl")
     assert (chain["mode"], chain["cusparse"]) == ("chain", {"csr1": 4.0, "sell": None})
@@ -261,7 +262,7 @@ def test_a_script_shares_the_gpu_and_has_it_alone_while_it_times(tmp_path: Path)
     tool.Case.diary = diary  # type: ignore[attr-defined]
     before = tool.time_us  # type: ignore[attr-defined]
     turns = {"turn": diary, "before": lambda: diary.lines.append("the L2 is emptied")}
-    list(second_opinion.ask(tool, [smallest()], None, Problem(), tmp_path, solver=False, **turns))  # type: ignore[arg-type]
+    list(second_opinion.ask(tool, of_cases([smallest()], None), Problem(), tmp_path, solver=False, **turns))  # type: ignore[arg-type]
     begins = ["shared begins", "shared ends", "alone begins", "the L2 is emptied", "timed", "alone ends"]
     assert diary.lines == [*begins, "shared begins", "shared ends"]
     assert tool.time_us is before  # type: ignore[attr-defined]
@@ -269,13 +270,13 @@ def test_a_script_shares_the_gpu_and_has_it_alone_while_it_times(tmp_path: Path)
 
 def test_a_script_that_does_not_say_when_it_times_has_the_gpu_alone(tool: second_opinion.Tool, tmp_path: Path) -> None:
     diary = Diary()
-    list(second_opinion.ask(tool, [smallest()], None, Problem(), tmp_path, solver=False, turn=diary))  # type: ignore[arg-type]
+    list(second_opinion.ask(tool, of_cases([smallest()], None), Problem(), tmp_path, solver=False, turn=diary))  # type: ignore[arg-type]
     assert diary.lines == ["alone begins", "alone ends"]
 
 
 def test_a_second_opinion_is_on_spmv_alone(tool: second_opinion.Tool, tmp_path: Path) -> None:
     with pytest.raises(BackendError, match="spmv"):
-        list(second_opinion.ask(tool, [], None, Problem("spmm", columns=64), tmp_path, solver=False))
+        list(second_opinion.ask(tool, [], Problem("spmm", columns=64), tmp_path, solver=False))
 
 
 def test_a_tool_that_lacks_something_is_refused_by_name(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from sparserl import cli
 from sparserl.bench.archive import sha
 from sparserl.bench.figures import standings, summary
 from sparserl.bench.plots import Point
+from sparserl.bench.run import COSTS
 from sparserl.errors import StoreError
 from sparserl.records import Problem
 from sparserl.report import board, candidates, charts, matrix_view, page, paid
@@ -230,6 +231,21 @@ def test_the_cost_of_tuning_is_shown_by_size_beside_other_numbers_of_candidates(
     row = next(part for part in found.split("<tr>") if f"10<sup>{some}</sup> to" in part)
     assert f">{seconds:.2f}<" in row and f">{len(sized)}<" in row
     assert paid.by_size([one], "spmm float16 7", "solver") == ""
+
+
+def test_where_processes_shared_the_machine_the_cost_of_tuning_is_that_of_a_benchmark_beside(
+    every: list[dict[str, Any]],
+) -> None:
+    shared = board.board([{**r, **dict.fromkeys(COSTS)} if r["kind"] == "matrix" else r for r in every])
+    alone, fewer = board.board(records(12)), board.board(records(12, candidates=1))
+    problem = shared.problems[0]
+    found = paid.alone([shared, fewer, alone], problem)
+    assert found and {s.matrix for s in found} <= {e.matrix for e in alone.entries}
+    assert paid.alone([shared, fewer], problem) == [], "another number of candidates costs something else"
+    seconds = summary([s for s in found if s.mode == "solver"]).tuning_s
+    assert f"{seconds:.1f} s" in page.page(shared, TODAY, [fewer, alone])
+    assert "to tune a matrix" not in page.page(shared, TODAY)
+    assert "nano, 16 candidates" not in paid.by_size([shared, fewer], problem, "solver")
 
 
 def test_the_picture_is_one_svg_file_with_the_headline_and_every_matrix(tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def race(
 def anchors(
     out: Out, tool: Annotated[Path, typer.Option(help="The independent script, such as anchors.py.")],
     matrices: Matrices = None, dtype: DType = "f32", only: Only = None, *,
+    of: Annotated[list[str] | None, typer.Option(help="What `sparserl bench --matrices` takes, in its place.")] = None,
     solver: Annotated[bool, typer.Option("--solver", help="Rewrite x between products.")] = False,
     share: Share = "0/1",
 ) -> None:  # fmt: skip
@@ -99,10 +100,12 @@ def anchors(
     from sparserl.backends.cuda import CudaBackend
     from sparserl.backends.driver import call
     from sparserl.bench import second_opinion
+    from sparserl.bench.matrices import entries, of_cases
     from sparserl.judge.turn import Turn, gpu_of
 
     which, shares = share_of(share)
-    cases, problem = reference.chosen_cases(only or [])[which::shares], _problem("spmv", dtype, 1)
+    problem = _problem("spmv", dtype, 1)
+    wanted = entries(of, matrices) if of else of_cases(reference.chosen_cases(only or []), matrices)
     turn = Turn(gpu_of("cuda"), Path(tempfile.gettempdir()))
     script, bench = second_opinion.load(tool), CudaBackend().bench
 
@@ -111,7 +114,9 @@ def anchors(
         bench.empty_l2()
         call("cuCtxSynchronize")
 
-    for row in second_opinion.ask(script, cases, matrices, problem, out, solver=solver, turn=turn, before=empty_l2):
+    for row in second_opinion.ask(
+        script, wanted[which::shares], problem, out, solver=solver, turn=turn, before=empty_l2
+    ):
         typer.echo(row)
 
 
@@ -132,6 +137,30 @@ def table(
         digest.write_into(into, digest.markdown(found))
     else:
         typer.echo(digest.markdown(found) if markdown else digest.text(found))
+
+
+@app.command()
+def goals(
+    out: Annotated[Path, typer.Argument(help="Folder that `sparserl bench` wrote, such as results/bench.")],
+    beside: Annotated[list[Path] | None, typer.Option(help="Others, for what tuning costs; may be repeated.")] = None,
+    into: Annotated[Path | None, typer.Option(help="Put the table for a README between the markers of a file.")] = None,
+) -> None:
+    """Print what a benchmark was asked to show and what it shows."""
+    from sparserl.bench import archive, digest, figures, second_opinion, tables
+    from sparserl.bench import goals as goal
+    from sparserl.report import board
+
+    about, records = board.read(out).about, archive.read(out, board.NAME)
+    found = figures.standings(records)
+    if into is not None:
+        digest.write_into(into, goal.markdown(found, about))
+        return
+    opinions = second_opinion.opinions(archive.read(out, "anchors"), tables.rows(figures.races(records)))
+    costs: dict[int, list[figures.Standing]] = {}
+    for each in map(board.read, [out, *(beside or [])]):
+        alone = [s for entry in each.entries for s in entry.standings.values() if s.tuning_s is not None]
+        costs.setdefault(int(each.about.get("candidates") or 0), []).extend(alone)
+    typer.echo(digest.columns(digest.bar_rows(goal.goals(found, about, opinions, costs))))
 
 
 @app.command()

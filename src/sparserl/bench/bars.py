@@ -20,6 +20,8 @@ RELIEF = {"float32": 1.0, "float64": 0.9}
 """what a bar of SpMV is multiplied by, by type"""
 SPMM_BAR = 1.3
 REGRET_BAR = 0.01
+MANY = 1000
+"""from here on decimals say nothing"""
 AGREEMENT_BAR, OPINION_LOWEST, OPINION_MEAN = 0.05, 0.98, 1.10
 
 
@@ -56,7 +58,7 @@ class Bar:
     def shown(self, value: float | None) -> str:
         if value is None:
             return "–"
-        return f"{100 * value:.2f} %" if self.percent else f"{value:.2f}"
+        return f"{100 * value:.2f} %" if self.percent else f"{value:.2f}" if value < MANY else f"{value:,.0f}"
 
     @property
     def asked(self) -> str:

@@ -63,6 +63,7 @@ def bench(
     from sparserl.tune import make_problem
 
     problem = make_problem(op, dtype, columns)
+    which, shares = share_of(share)
     config = BenchConfig(
         problem,
         device,  # type: ignore[arg-type]  # this and the modes are checked there
@@ -72,9 +73,9 @@ def bench(
         candidates,
         rounds,
         seed,
+        shares,
     )
     commands = [parse_peer(text) for text in peer or []]
-    which, shares = share_of(share)
     wanted = [each for each in entries(matrices, folder) if not most_nonzeros or each.nonzeros <= most_nonzeros]
     with Bench(config, out, commands) as run, progress(len(wanted[which::shares])) as watch:
         for finished in run.run(wanted[which::shares], budget_s=budget, retry=retry):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparserl.bench.bars import Bar
 from sparserl.bench.results import Results
 from sparserl.bench.tables import REPORTED, Row, Summary
 from sparserl.errors import StoreError
@@ -14,7 +15,7 @@ BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 
 def text(results: Results) -> str:
     """Bars, groups and matrices, for reading in a terminal."""
-    parts = ["Bars", columns(_bar_rows(results))]
+    parts = ["Bars", columns(bar_rows(results.bars))]
     for problem in results.problems:
         parts += ["", f"{problem}: geometric means over groups", columns(_group_rows(results.summaries(problem)))]
         parts += ["", f"{problem}: matrices", columns(_matrix_rows(results.of(problem)))]
@@ -30,10 +31,10 @@ def markdown(results: Results) -> str:
         found = {(s.group.key, s.mode): s for s in results.summaries(problem)}
         for key in dict.fromkeys(key for key, _ in found):
             solver, chain = (found[key, mode] for mode in REPORTED)
-            cells = [_figure(solver.speedup), _figure(chain.speedup)]
+            cells = [figure(solver.speedup), figure(chain.speedup)]
             if first == 0:
                 by_key[key] = [solver.group.title, str(solver.count)]
-                cells += [_figure(v) for v in (solver.over_csr, solver.without_pdl, solver.lowest)]
+                cells += [figure(v) for v in (solver.over_csr, solver.without_pdl, solver.lowest)]
             by_key[key] += cells
     lines = ["| " + " | ".join(cells) + " |" for cells in (head, *by_key.values()) if cells[1] != "0"]
     return "\n".join(
@@ -68,9 +69,10 @@ def columns(table: Sequence[Sequence[str]]) -> str:
     return "\n".join("  ".join(row).rstrip() for row in padded)
 
 
-def _bar_rows(results: Results) -> list[list[str]]:
+def bar_rows(bars: Sequence[Bar]) -> list[list[str]]:
+    """What was asked, what was found."""
     made = [["problem", "bar", "value", "asked", "verdict", "matrices", "beside"]]
-    for b in results.bars:
+    for b in bars:
         made.append([b.problem, b.title, b.shown(b.value), b.asked, b.said, f"{b.count}/{b.expected}", b.beside])
     return made
 
@@ -80,7 +82,7 @@ def _group_rows(summaries: Sequence[Summary]) -> list[list[str]]:
     made = [head]
     for s in summaries:
         if s.count:
-            figures = [_figure(v) for v in (s.speedup, s.over_csr, s.without_pdl, s.pdl_gain, s.lowest)]
+            figures = [figure(v) for v in (s.speedup, s.over_csr, s.without_pdl, s.pdl_gain, s.lowest)]
             shares = [_percent(s.wins), _percent(s.floor_share)]
             made.append([s.group.title, s.mode, f"{s.count}/{s.expected}", *figures, *shares])
     return made
@@ -98,8 +100,8 @@ def _matrix_rows(rows: Sequence[Row]) -> list[list[str]]:
             if s is None:
                 cells += ["no right program" if row.baselines else "no baseline", *["–"] * 7]
                 continue
-            cells += [s.baseline.name.removeprefix("cusparse:"), _figure(s.baseline_us), _figure(s.best_us)]
-            cells += [_figure(s.speedup), _figure(s.over_csr), _figure(s.plain_us), _percent(s.best.floor_share(mode))]
+            cells += [s.baseline.name.removeprefix("cusparse:"), figure(s.baseline_us), figure(s.best_us)]
+            cells += [figure(s.speedup), figure(s.over_csr), figure(s.plain_us), _percent(s.best.floor_share(mode))]
             cells.append(s.best.partition)
         made.append(cells)
     return made
@@ -110,7 +112,8 @@ def _device(results: Results) -> str:
     return f"on {' and '.join(names)}" if names else "on an unnamed device"
 
 
-def _figure(value: float | None) -> str:
+def figure(value: float | None) -> str:
+    """Two decimals, or a dash."""
     return "–" if value is None else f"{value:.2f}"
 
 

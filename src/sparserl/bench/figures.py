@@ -62,6 +62,15 @@ class Standing:
     fault: str = ""
 
     @property
+    def kind(self) -> str:
+        return self.origin
+
+    @property
+    def size_bytes(self) -> int:
+        """As CSR in float32, the measure of what fits in the L2."""
+        return 8 * self.nonzeros + 4 * self.rows
+
+    @property
     def operator_us(self) -> float | None:
         return self.times_us.get(OPERATOR)
 

@@ -2,7 +2,7 @@
 
     DIR               every .mtx, .mtx.gz and .npz in it, small files first
     FILE.mtx(.gz)     one matrix
-    LIST              a text file: a path, a name or a spec a line; '#' begins a comment
+    LIST              a text file: a path, a name or a spec a line, also `NAME = SPEC`; '#' begins a comment
     evaluation        the evaluation list; also a split: train, dev, seen, unseen, real
     NAME              a matrix of these lists; real ones are looked for in the folder that is named beside it
     family:NAME,k=v,seed=N      a synthetic matrix; suitesparse:Group/Name   a downloaded one
@@ -14,7 +14,7 @@ policy is never shown as one that tests it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -74,6 +74,11 @@ def entries(wanted: Iterable[str], folder: Path | None = None) -> list[Entry]:
     return list(found.values())
 
 
+def of_cases(cases: Iterable[Case], folder: Path | None) -> list[Entry]:
+    """Matrices of the lists, small ones first."""
+    return [_of(case, folder) for case in sorted(cases, key=lambda case: case.nonzeros)]
+
+
 def place(entry: Entry, pattern: Pattern) -> Place:
     """Split, structure class and whether it may stand in a headline."""
     case = _listed().get(pattern.fingerprint()[:16])
@@ -93,7 +98,7 @@ def _resolved(text: str, folder: Path | None) -> Iterator[Entry]:
         yield Entry(text.rpartition("/")[2], "real", lambda: as_matrix(text))
     elif text == "evaluation" or text in splits.SPLITS:
         cases = evaluation_list() if text == "evaluation" else splits.cases(text)  # type: ignore[arg-type]
-        yield from (_of(case, folder) for case in sorted(cases, key=lambda case: case.nonzeros))
+        yield from of_cases(cases, folder)
     elif path.is_dir():
         yield from (_file(file) for file in sorted(_matrix_files(path), key=lambda file: file.stat().st_size))
     elif path.is_file() and text.endswith(ENDINGS):
@@ -117,6 +122,10 @@ def _of_list(path: Path, folder: Path | None) -> Iterator[Entry]:
     for line in lines:
         text = line.partition("#")[0].strip()
         if not text:
+            continue
+        name, named, spec = text.partition(" = ")
+        if named and spec.startswith(FAMILY):
+            yield replace(_generated(spec), name=name)
             continue
         beside = path.parent / text  # a list may travel with its files
         yield from _resolved(str(beside) if beside.exists() else text, folder)

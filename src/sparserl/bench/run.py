@@ -61,6 +61,8 @@ SAME = ("source", "device", "policy", "policy_sha", "candidates")
 """what all records of a folder must agree in"""
 UNSTEADY = ("date", "command", "copy_tb_s")
 """what differs from call to call on one machine"""
+COSTS = ("tuning_s", "tuning_s_by_mode", "phases_s", "peak_memory_bytes", "peak_host_bytes")
+"""of a matrix's record: what a tuning takes where nobody else is on the machine"""
 LONGEST = 500
 """characters of a fault"""
 
@@ -84,6 +86,9 @@ class BenchConfig:
     """times that every side is timed, in turns"""
     seed: int = 0
     """of the numbers that candidates and peers are verified with"""
+    shares: int = 1
+    """processes side by side on this machine: with more than one, seconds and memory of a tuning are not its own and
+    are not kept"""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "policy", policies.settled(self.policy, self.problem))
@@ -174,6 +179,7 @@ class Bench:
             "candidates": config.candidates,
             "rounds": config.rounds,
             "tune_mode": config.tune_mode,
+            "shares": config.shares,
             "peers_missing": self._missing,
             "date": date.today().isoformat(),
             "command": shlex.join(["sparserl", *sys.argv[1:]]),
@@ -242,6 +248,8 @@ class Bench:
         for mode in (config.tune_mode,) if config.tune_mode else config.modes:
             by_mode[mode] = tuned(matrix, config.settings(mode), self._backend)
         record |= tuning_record(by_mode, config.policy)
+        if config.shares > 1:
+            record |= dict.fromkeys(COSTS)
         programs = {
             mode: best.text for mode in config.modes if (best := by_mode[config.tune_mode or mode].best) is not None
         }
@@ -279,7 +287,7 @@ def _joined(earlier: dict[str, Any] | None, record: dict[str, Any]) -> dict[str,
         return record
     joined = dict(record)
     for key in ("tuning_s_by_mode", "winners"):
-        joined[key] = {**earlier.get(key, {}), **record.get(key, {})}
+        joined[key] = {**(earlier.get(key) or {}), **(record.get(key) or {})}
     joined["modes"] = list(dict.fromkeys([*record["modes"], *earlier["modes"]]))
     return joined
 

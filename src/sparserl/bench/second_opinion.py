@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from sparserl.bench import archive
+from sparserl.bench.matrices import Entry
 from sparserl.bench.tables import Record, Row, geometric_mean
 from sparserl.errors import BackendError
-from sparserl.evaluation import Case
 from sparserl.judge.turn import Turn
 from sparserl.matrix import Pattern
 from sparserl.records import Problem
@@ -89,10 +89,10 @@ def load(path: Path) -> Tool:
 
 
 def ask(
-    tool: Tool, cases: Iterable[Case], folder: Path | None, problem: Problem, out: Path, *, solver: bool,
+    tool: Tool, wanted: Iterable[Entry], problem: Problem, out: Path, *, solver: bool,
     turn: Turn | None = None, before: Callable[[], None] | None = None,
 ) -> Iterator[str]:  # fmt: skip
-    """Time case after case into `anchors.jsonl`; yields a line for each. Cases already there are passed over.
+    """Time matrix after matrix into `anchors.jsonl`; yields a line for each. Those already there are passed over.
 
     before: called before each of the script's timings, if its `time_us` can be told from the rest.
     """
@@ -100,17 +100,17 @@ def ask(
         raise BackendError(f"A second opinion is on spmv in float32 or float64. Got {problem.op} in {problem.dtype}.")
     name, mode = f"spmv {problem.dtype}", "solver" if solver else "chain"
     done = {(r["matrix"], r["problem"], r["mode"]) for r in archive.read(out, "anchors")}
-    for case in cases:
-        if (case.name, name, mode) in done:
+    for entry in wanted:
+        if (entry.name, name, mode) in done:
             continue
         start = time.monotonic()
-        pattern = case.load(folder)
+        pattern = entry.load().pattern
         with among_others(tool, turn, before) if turn else nullcontext():
             record = asked(tool, pattern, problem, solver=solver)
-        about = {"matrix": case.name, "problem": name, "mode": mode, "nonzeros": case.nonzeros}
+        about = {"matrix": entry.name, "problem": name, "mode": mode, "nonzeros": pattern.nonzeros}
         append_jsonl(out / "anchors.jsonl", {**about, **record, "seconds": round(time.monotonic() - start, 2)})
         fastest = {kind: min(_right(times).values(), default=math.nan) for kind, times in record.items()}
-        yield f"{case.name:36s} " + ", ".join(f"{kind} {us:.2f} us" for kind, us in fastest.items())
+        yield f"{entry.name:36s} " + ", ".join(f"{kind} {us:.2f} us" for kind, us in fastest.items())
 
 
 @contextmanager

@@ -21,7 +21,9 @@ HEADS = ("matrices", "speed-up", "tuning s", "to pay")
 
 def by_size(boards: Sequence[Board], problem: str, mode: str) -> str:
     """Medians by decade of nonzeros, of every board that has the problem in this mode; '' of none."""
-    named = [(label(board), board.standings(problem, mode)) for board in boards]
+    known = {id(board): board.standings(problem, mode) for board in boards}
+    told = [board for board in boards if any(s.tuning_s is not None for s in known[id(board)])]
+    named = [(label(board), known[id(board)]) for board in told]
     sized = [(name, breakeven.by_size(found)) for name, found in named if found]
     if not sized:
         return ""
@@ -36,6 +38,18 @@ def by_size(boards: Sequence[Board], problem: str, mode: str) -> str:
         f'<thead><tr><td></td>{over}</tr><tr><th scope="col">nonzeros</th>{top}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>"
     )
+
+
+def alone(boards: Sequence[Board], problem: str) -> list[Standing]:
+    """Of the first of these benchmarks that knows what tuning costs, with as many candidates as the first of all; where
+    several processes shared a machine none is known."""
+    candidates = boards[0].about.get("candidates")
+    for board in boards:
+        if board.about.get("candidates") == candidates:
+            found = [s for mode in board.modes for s in board.standings(problem, mode) if s.tuning_s is not None]
+            if found:
+                return found
+    return []
 
 
 def label(board: Board) -> str:

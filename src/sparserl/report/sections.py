@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 
 from sparserl.bench.figures import Standing, Summary, groups, summary
@@ -21,11 +22,12 @@ def section(board: Board, problem: str, beside: Sequence[Board] = ()) -> str:
     """All of one problem. beside: benchmarks whose cost of tuning is set next to this one's."""
     entries, at = board.of(problem), board.problems.index(problem)
     label = MODELLED if board.modelled else ""
+    costs = paid.alone([board, *beside], problem)
     by_mode = {mode: board.standings(problem, mode) for mode in board.modes}
     tested = {mode: board.tested(problem, mode) for mode in board.modes}
     made = f'<section class="problem" id="problem-{at}"{" hidden" if at else ""}>'  # the script shows one at a time
     made += f"<h2>{escape(title_of(problem))} {label}</h2>"
-    made += "".join(hero(by_mode[mode], tested[mode], mode, board.modelled) for mode in board.modes)
+    made += "".join(hero(by_mode[mode], tested[mode], mode, board.modelled, costs) for mode in board.modes)
     made += f"<h3>By group {label}</h3>" + "".join(group_table(by_mode[mode], mode) for mode in board.modes)
     made += "" if board.modelled else _cost([board, *beside], problem, board.modes)
     note = "held-out matrices" if any(e.headline for e in entries) else "all matrices"
@@ -61,11 +63,17 @@ def _tables(board: Board, entries: Sequence[Entry], at: int, label: str) -> str:
 # ---- headline
 
 
-def hero(found: Sequence[Standing], tested: Sequence[Standing], mode: str, modelled: bool) -> str:
-    """The largest figure of all, a few beside it, and every matrix as a mark."""
+def hero(
+    found: Sequence[Standing], tested: Sequence[Standing], mode: str, modelled: bool, costs: Sequence[Standing]
+) -> str:
+    """The largest figure of all, a few beside it, and every matrix as a mark. costs: who says what tuning costs, where
+    those found don't."""
     named = dict(groups(found))
     name = next((name for name in HEADLINES if name in named), "")
     top = summary(named.get(name, []))
+    if top.tuning_s is None and (others := [each for each in costs if each.mode == mode]):
+        other = summary(others)
+        top = replace(top, tuning_s=other.tuning_s, break_even=other.break_even)
     spread = f"; 95 % of resamples lie in {top.speedup.low:.2f}–{top.speedup.high:.2f}" if top.speedup else ""
     label = f" {MODELLED}" if modelled else ""
     big = f"{top.speedup.value:.2f}<sup>×</sup>" if top.speedup else "–"
