@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +13,17 @@ import pytest
 from typer.testing import CliRunner
 
 from report_records import records
-from sparserl.bench import figures
+from sparserl.bench import archive, figures
 from sparserl.bench.__main__ import app
 from sparserl.bench.bars import Bar
 from sparserl.bench.digest import BEGIN, END
 from sparserl.bench.figures import OPERATOR
 from sparserl.bench.goals import goals, markdown
 from sparserl.bench.second_opinion import Opinion
+from sparserl.errors import TRY_AGAIN
 from sparserl.store import append_jsonl
 
+ROOT = Path(__file__).parents[1]
 BASE = "cusparse:coo1"
 ABOUT = {"policy": "nano", "candidates": 16, "device": "NVIDIA H200", "copy_tb_s": 4.0, "l2_bytes": 60e6}
 Rows = list[dict[str, Any]]
@@ -131,3 +136,43 @@ def test_the_command_prints_goals_and_writes_the_table(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     text = (tmp_path / "README.md").read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text and "| real |" in text
+
+
+# ── the script ────────────────────────────────────────────────────────────────
+
+HELD = """\
+a = family:uniform,rows=90,columns=80,per_row=5,seed=3
+b = family:banded,rows=200,diagonals=5,reach=4,fill=0.9,seed=5
+"""
+
+
+def script(out: Path, *words: str, code: int = 0) -> str:
+    """`runs/bench.sh` on the simulator, on two small matrices."""
+    (out.parent / "held.txt").write_text(HELD)
+    lists = {"HELD": str(out.parent / "held.txt"), "LARGE": "", "TRAINED": "", "COSTED": str(out.parent / "held.txt")}
+    environment = {**os.environ, **lists, "CANDIDATES": "1", "PYTHON": sys.executable}
+    settings = ["--matrices", str(out.parent), "--device", "sim", "--processes", "2", *words]
+    done = subprocess.run(
+        ["bash", str(ROOT / "runs" / "bench.sh"), str(out), *settings, "--", "--policy", "recipes", "--rounds", "1"],
+        capture_output=True, text=True, env=environment, timeout=400, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_script_measures_side_by_side_says_what_tuning_costs_and_makes_the_page(tmp_path: Path) -> None:
+    out = tmp_path / "bench"
+    assert "no stage 'none'" in script(out, "none", code=2)
+    assert "time is up before cost" in script(out, "--budget", "1", "spmv", "cost", code=TRY_AGAIN)
+    before = (out / "bench.jsonl").read_bytes()
+    said = script(out, "spmv", "cost", "report")
+    assert (out / "bench.jsonl").read_bytes() == before, "what is there is not measured again"
+    about = [r for r in archive.read(out, "bench") if r["kind"] == "about"]
+    assert {r["shares"] for r in about} == {2}
+    assert {(s.matrix, s.mode) for s in figures.standings(archive.read(out, "bench"))} == {
+        (matrix, mode) for matrix in "ab" for mode in ("solver", "chain")
+    }
+    alone = figures.standings(archive.read(out / "1", "bench"))
+    assert len(alone) == 2 and all(s.tuning_s for s in alone)
+    assert "generated, small, over the best variant, solver" in said
+    assert "modelled" in (out / "index.html").read_text() and (out / "picture.svg").exists()

@@ -27,7 +27,7 @@ from sparserl.bench.peer_scipy import SciPy
 from sparserl.bench.peers import Reading, Subject, without_pdl
 from sparserl.bench.run import COSTS, Bench, BenchConfig, Finished
 from sparserl.bench.watermark import Watermark
-from sparserl.errors import MatrixError, SparseRLError, StoreError
+from sparserl.errors import TRY_AGAIN, MatrixError, SparseRLError, StoreError
 from sparserl.evaluation import evaluation_list
 from sparserl.judge.plain import plain
 from sparserl.matrix import Matrix, Pattern
@@ -130,6 +130,14 @@ def test_a_further_mode_keeps_what_is_known_of_the_others(tmp_path: Path) -> Non
     assert record["tuning_s_by_mode"].keys() == record["winners"].keys() == {"solver", "chain"}
 
 
+def test_a_call_whose_time_was_up_says_so_with_its_code(tmp_path: Path) -> None:
+    app = typer.Typer()
+    app.command()(command.bench)
+    asked = ["--matrices", SMALL, "--device", "sim", "--candidates", "1", "--policy", "recipes", "--out", str(tmp_path)]
+    assert CliRunner().invoke(app, [*asked, "--budget", "-1"]).exit_code == TRY_AGAIN
+    assert not [r for r in archive.read(tmp_path, "bench") if r["kind"] == "matrix"]
+
+
 def test_processes_side_by_side_keep_no_seconds_of_a_tuning(tmp_path: Path) -> None:
     app = typer.Typer()
     app.command()(command.bench)
@@ -221,7 +229,8 @@ def test_a_folder_a_file_a_list_and_words_are_matrices(tmp_path: Path) -> None:
 
 
 def test_the_fresh_matrices_of_the_headline_are_unknown_to_training_and_to_the_evaluation_list() -> None:
-    found = matrices.entries([str(Path(__file__).parents[1] / "runs" / "fresh.txt")])
+    runs = Path(__file__).parents[1] / "runs"
+    found = matrices.entries([str(runs / "fresh.txt"), str(runs / "fresh_large.txt")])
     specs = [entry.spec for entry in found]
     assert len({str(spec) for spec in specs}) == len(found) == 46
     seeds = {case.seed for case in evaluation_list()}

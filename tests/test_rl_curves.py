@@ -16,12 +16,11 @@ import pytest
 import typer
 
 from rl_tiny import PROGRAMS, fitted, prompts
-from sparserl.errors import SparseRLError, StoreError
+from sparserl.errors import TRY_AGAIN, SparseRLError, StoreError
 from sparserl.policy.checkpoint import read_config
 from sparserl.records import Verdict
 from sparserl.store import read_jsonl
 from sparserl.train.commands_rl import read_plan, rl_many
-from sparserl.train.commands_stages import TRY_AGAIN
 from sparserl.train.rl import loop
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew

@@ -4,6 +4,10 @@ A candidate program that fails is a value (`records.Outcome`), never one of thes
 """
 
 
+TRY_AGAIN = 75
+"""the exit code of a call that ended because its --budget was spent: call it again (EX_TEMPFAIL of sysexits.h)"""
+
+
 class SparseRLError(Exception):
     """Base of every error that is the user's to read: the CLI prints it as one line and exits with code 2."""
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from sparserl.errors import TRY_AGAIN
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -46,11 +48,12 @@ def bench(
     policy: Annotated[str, typer.Option(help="auto, nano, recipes, or the path of a policy or of programs")] = "auto",
     candidates: Annotated[int, typer.Option(help="programs to try a matrix")] = 16,
     peer: Annotated[list[str] | None, typer.Option(help=PEER_HELP)] = None,
+    bare: Annotated[bool, typer.Option("--bare", help="beside the library alone: no torch, CuPy or SciPy")] = False,
     folder: Annotated[Path | None, typer.Option(help="where the real matrices of the evaluation list lie")] = None,
     rounds: Annotated[int, typer.Option(help="times that every side is timed, in turns")] = 7,
     seed: Annotated[int, typer.Option(help="of the numbers that results are verified with")] = 0,
     share: Annotated[str, typer.Option(help="I/N: every N-th matrix from the I-th on, for N processes")] = "0/1",
-    budget: Annotated[float, typer.Option(help="seconds; what is left is done by the next call")] = 1e9,
+    budget: Annotated[float, typer.Option(help="seconds; what is left is done by the next call (code 75)")] = 1e9,
     most_nonzeros: Annotated[int, typer.Option(help="leave larger matrices of the lists out; 0: none")] = 0,
     retry: Annotated[bool, typer.Option("--retry", help="measure matrices that failed once more")] = False,
 ) -> None:
@@ -77,10 +80,12 @@ def bench(
     )
     commands = [parse_peer(text) for text in peer or []]
     wanted = [each for each in entries(matrices, folder) if not most_nonzeros or each.nonzeros <= most_nonzeros]
-    with Bench(config, out, commands) as run, progress(len(wanted[which::shares])) as watch:
+    with Bench(config, out, commands, bare=bare) as run, progress(len(wanted[which::shares])) as watch:
         for finished in run.run(wanted[which::shares], budget_s=budget, retry=retry):
             watch(finished)
     typer.echo(show(archive.read(out, NAME)))
+    if not run.complete:
+        raise typer.Exit(TRY_AGAIN)
 
 
 @contextmanager

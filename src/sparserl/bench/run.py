@@ -124,15 +124,20 @@ class Finished:
 class Bench:
     """A machine, its peers and a folder of records. Use it in a `with`."""
 
-    def __init__(self, config: BenchConfig, out: Path, commands: Sequence[Command] = ()) -> None:
+    def __init__(
+        self, config: BenchConfig, out: Path, commands: Sequence[Command] = (), *, bare: bool = False
+    ) -> None:
+        """bare: of the peers the library and the `commands` alone."""
         self.config, self.out = config, out
+        self.complete = True
+        """whether the last `run` came to its end in its time"""
         self._held = ExitStack()
         self._missing: dict[str, str] = {}
         self._backend = machine(config.device)
         self._turn = Machine(self._backend).turn  # which also makes the backend's clock wait for its turn
         self._judge = self._held.enter_context(Judge(config.device))
         try:
-            self._peers = self._offered(commands)
+            self._peers = self._offered(commands, bare)
             about = self._about()
         except BaseException:
             self._held.close()
@@ -140,11 +145,13 @@ class Bench:
         self._id = content_key({key: value for key, value in about.items() if key not in UNSTEADY})[:12]
         self._about_record = {"kind": "about", "id": self._id, **about}
 
-    def _offered(self, commands: Sequence[Command]) -> list[Peer]:
+    def _offered(self, commands: Sequence[Command], bare: bool) -> list[Peer]:
         """The peers that can be used here; why others can't goes into the about line."""
         library = Library(self._judge)
         if self.config.device == "sim":
             return [library]  # nothing measured stands beside modelled times
+        if bare:
+            return [library, *filter(self._usable, commands)]
         launched: list[Launched] = [each for each in (Torch(), CuPy()) if self._usable(each)]
         beside: list[Peer] = [SideBySide(self._backend, launched, self._turn.exclusive)] if launched else []
         others: list[Peer] = [SciPy(), *commands]
@@ -195,6 +202,7 @@ class Bench:
         earlier = {r["matrix"]: r for r in of_problem if r["kind"] == "matrix"}
         done = {n for n, r in earlier.items() if set(modes) <= set(r["modes"]) and not (retry and r.get("fault"))}
         waiting = [entry for entry in wanted if entry.name not in done]
+        self.complete = not waiting
         if waiting:
             append_jsonl(self.out / f"{NAME}.jsonl", self._about_record)
         for entry in waiting:
@@ -211,6 +219,7 @@ class Bench:
             finished = sum(each.name in done for each in wanted)
             mean = geometric_mean(known.values())
             seconds = time.monotonic() - start
+            self.complete = finished == len(wanted)
             yield Finished(entry.name, finished, len(wanted), found, mean, seconds, made[-1].get("fault", ""))
             if lost is not None:
                 raise lost

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, cast
 
 import typer
 
-from sparserl.errors import SparseRLError
+from sparserl.errors import TRY_AGAIN, SparseRLError
 
 if TYPE_CHECKING:
     from sparserl.train.loop import Finished, LoopConfig, Progress
 
 Switch = Literal["auto", "on", "off"]
-TRY_AGAIN = 75
-"""what sysexits.h calls EX_TEMPFAIL"""
 
 UsageError: Any = typer.BadParameter.__mro__[1]
 """of a command line itself; typer brings its own copy of click or uses the installed one, and exports the subclass"""

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparserl.errors import SparseRLError
-from sparserl.train.commands_stages import TRY_AGAIN
+from sparserl.errors import TRY_AGAIN, SparseRLError
 
 if TYPE_CHECKING:
     from sparserl.train.rl.climbing import Wanted
