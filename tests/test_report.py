@@ -28,7 +28,7 @@ from sparserl.bench.plots import Point
 from sparserl.bench.run import COSTS
 from sparserl.errors import StoreError
 from sparserl.records import Problem
-from sparserl.report import board, candidates, charts, matrix_view, page, paid
+from sparserl.report import board, candidates, charts, matrix_view, page, paid, sections
 from sparserl.report.board import Entry
 from sparserl.report.notebook import repr_html
 from sparserl.report.picture import picture
@@ -246,6 +246,9 @@ def test_where_processes_shared_the_machine_the_cost_of_tuning_is_that_of_a_benc
     assert f"{seconds:.1f} s" in page.page(shared, TODAY, [fewer, alone])
     assert "to tune a matrix" not in page.page(shared, TODAY)
     assert "nano, 16 candidates" not in paid.by_size([shared, fewer], problem, "solver")
+    found = shared.standings(problem, "solver")
+    assert "products to pay" not in sections.group_table(found, "solver")
+    assert "products to pay" in sections.group_table(alone.standings(problem, "solver"), "solver")
 
 
 def test_the_picture_is_one_svg_file_with_the_headline_and_every_matrix(tmp_path: Path) -> None:

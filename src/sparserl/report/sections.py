@@ -15,7 +15,8 @@ from sparserl.report.words import MODELLED, count, figure, percent, ratio
 
 HEADLINES = ("real, held out", "generated, held out", "all")
 """the groups that may stand at the top, the first of them that has members"""
-HEADS = ("matrices", "speed-up", "95 %", "over CSR", "without pdl", "won", "lowest", "tuning s", "products to pay")
+COSTS = ("tuning s", "products to pay")
+HEADS = ("matrices", "speed-up", "95 %", "over CSR", "without pdl", "won", "lowest", *COSTS)
 
 
 def section(board: Board, problem: str, beside: Sequence[Board] = ()) -> str:
@@ -36,7 +37,10 @@ def section(board: Board, problem: str, beside: Sequence[Board] = ()) -> str:
 
 
 def _cost(boards: Sequence[Board], problem: str, modes: Sequence[str]) -> str:
-    note = "Medians, but the speed-up is a mean. To pay: products until tuning has paid for itself."
+    note = (
+        "By one process that is alone on the machine. Medians, but the speed-up is a mean. To pay: products until "
+        "tuning has paid for itself."
+    )
     sizes = "".join(paid.by_size(boards, problem, mode) for mode in modes)
     return f'<h3>What tuning costs, by size</h3><p class="quiet">{note}</p>{sizes}'
 
@@ -119,7 +123,8 @@ def _link(matrix: str) -> str:
 
 def group_table(found: Sequence[Standing], mode: str) -> str:
     """Geometric means by group."""
-    top = "".join(f'<th scope="col" class="number">{name}</th>' for name in HEADS)
+    heads = HEADS if any(s.tuning_s is not None for s in found) else HEADS[: -len(COSTS)]
+    top = "".join(f'<th scope="col" class="number">{name}</th>' for name in heads)
     rows = ""
     for name, members in groups(found):
         s = summary(members)
@@ -130,7 +135,7 @@ def group_table(found: Sequence[Standing], mode: str) -> str:
         cells = (shown, gain, f'<span class="quiet">{spread}</span>', ratio(s.over_csr.value if s.over_csr else None),
                  ratio(s.without_pdl), percent(s.wins), ratio(s.worst) if s.worst else "–", figure(s.tuning_s),
                  count(s.break_even))  # fmt: skip
-        row = "".join(f'<td class="number">{cell}</td>' for cell in cells)
+        row = "".join(f'<td class="number">{cell}</td>' for cell in cells[: len(heads)])
         where = _link(s.worst_matrix) if s.worst_matrix else ""
         look = ' class="headline"' if name in HEADLINES[:2] else ""
         rows += f'<tr{look}><th scope="row">{escape(name)}</th>{row}<td class="quiet">{where}</td></tr>'
