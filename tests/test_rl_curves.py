@@ -199,7 +199,13 @@ def test_a_tiny_ablation_runs_through_the_script(weights: Path, tmp_path: Path) 
         "4",
     )
     words = (tmp_path, "--weights", weights, "--seeds", "0", "base", "turns", "--", *small, *short)
-    said = script("ablations.sh", *words, ROUNDS="1", PROMPTS="2", GROUP="4", OMP_NUM_THREADS="1")
+    tiny = {"ROUNDS": "1", "PROMPTS": "2", "GROUP": "4", "OMP_NUM_THREADS": "1"}
+    made = tmp_path / "samples-0.npz"
+    said = script("ablations.sh", words[0], "--prepare", *words[1:], **tiny)
+    assert said.startswith(f"{made}: 2 matrices") and not (tmp_path / "base-0").exists()
+    before = made.stat().st_mtime_ns
+    said = script("ablations.sh", *words, **tiny)
+    assert made.stat().st_mtime_ns == before, "what was prepared is not made again"
     assert "| base | 1 | 8 |" in said and "| turns | 1 |" in said
     (base,) = read_jsonl(tmp_path / "base-0" / loop.ROUNDS)
     assert base["judging/judged"] > 0 and base["judging/wall_s"] > 0

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,8 +44,8 @@ from sparserl.search import Progress, halve
 from sparserl.store import append_jsonl, read_json, read_jsonl
 from sparserl.train import collected
 from sparserl.train.batches import padded
-from sparserl.train.cases import range_up_to, training_cases
-from sparserl.train.chosen import ChoiceRules
+from sparserl.train.cases import TrainingCase, range_up_to, training_cases
+from sparserl.train.chosen import ChoiceRules, is_dev
 from sparserl.train.loop import LoopConfig
 from sparserl.train.rl.episodes import PlayConfig, Player
 from sparserl.train.rl.nouns import Prompt
@@ -54,6 +57,7 @@ from sparserl.train.turns import Rewriting, TurnsConfig, lessons, turns
 from sparserl.train.withheld import withheld_text
 from sparserl.tune import Settings
 
+ROOT = Path(__file__).parents[1]
 TOKENIZER = Tokenizer.load()
 TEXTS = sorted(
     (recipe.text for recipe in space(Problem()) if recipe.family == "row_lanes" and not withheld_text(recipe.text)),
@@ -71,12 +75,18 @@ def sha(text: str) -> str:
 
 @pytest.fixture(scope="module")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Ten matrices. The first program is slow, its variant fast, and that one's variant wrong."""
+    """Ten matrices."""
     folder = tmp_path_factory.mktemp("collection")
+    write_collection(folder, training_cases(Problem(), 10, within=range_up_to(Problem(), 2000.0)))
+    return folder
+
+
+def write_collection(folder: Path, cases: Sequence[TrainingCase]) -> None:
+    """The first program is slow, its variant fast, and that one's variant wrong."""
     for text, parents in zip(TEXTS, ([], [sha(TEXTS[0])], [sha(TEXTS[1])]), strict=True):
         about = {"program": sha(text), "text": text, "parents": parents, "mutations": [], "binary": sha(text)}
         append_jsonl(folder / "programs.jsonl", about)
-    for case in training_cases(Problem(), 10, within=range_up_to(Problem(), 2000.0)):
+    for case in cases:
         for text, time_us in zip(TEXTS, (8.0, 5.0, None), strict=True):
             append_jsonl(folder / "measured.jsonl", {
                 "case": case.name, "problem": "spmv float32", "program": sha(text), "family": "row_lanes", "name": "n",
@@ -89,7 +99,6 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "case": case.name, "problem": "spmv float32", "split": "train", "source": case.source, "rows": pattern.rows,
             "columns": pattern.columns, "nonzeros": pattern.nonzeros, "admitted": [], "device": "sim",
         })  # fmt: skip
-    return folder
 
 
 RULES = PairRules(choice=ChoiceRules(dev_share=0.3))
@@ -234,6 +243,34 @@ def test_a_collection_without_pairs_and_a_run_without_weights_are_refused(
         turns(CONFIG, Places(tmp_path / "b", collection, samples=samples))
     with pytest.raises(SparseRLError, match="'alone'"):
         replace(CONFIG, alone=1.0)
+
+
+def test_a_script_makes_what_arms_of_an_ablation_begin_with(fresh: Path, tmp_path: Path) -> None:
+    """`runs/arms.sh`: its four trainings, side by side."""
+    out, held = tmp_path / "arms", tmp_path / "collection"
+    drawn = training_cases(Problem(), 40, within=range_up_to(Problem(), 2000.0))
+    write_collection(held, [*drawn[:3], next(case for case in drawn if is_dev(case, ChoiceRules()))])  # type: ignore[arg-type]  # its name counts
+    words = ("--weights", fresh, "--collection", held, "--pretrain", fresh, "--size", "tiny")
+    options = ("--target", "sim", "--device", "cpu", "--least-steps", "2", "--batch-tokens", "2816")
+
+    def script(*more: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", str(ROOT / "runs" / "arms.sh"), str(out), *map(str, words), *more], check=False,
+            capture_output=True, text=True, env={**os.environ, "PYTHON": sys.executable, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+
+    assert script("--none").returncode == 2
+    assert script("--prepare").stdout == f"{out}/samples.npz: 4 matrices\n" and not (out / "turns").exists()
+    done = script("--", *options)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    begun = {"blind": "sft", "turns": "turns", "with/1-0-with": "sft", "without/1-0-without": "sft"}
+    told = {folder: read_config(out / folder / "policy") for folder in begun}
+    assert {folder: each["notes"]["stage"] for folder, each in told.items()} == begun
+    assert [told[folder]["size"]["encoder"]["source"] for folder in ("blind", "turns")] == ["blind", "matrix"]
+    lines = [read_jsonl(out / each / "worth.jsonl") for each in ("with", "without")]
+    assert [[each["pretrained"] for each in some] for some in lines] == [[True], [False]]
+    assert script("--", *options).returncode == 0
+    assert [read_jsonl(out / each / "worth.jsonl") for each in ("with", "without")] == lines, "nothing is done twice"
 
 
 def test_the_command_runs_the_stage(collection: Path, samples: Path, fresh: Path, tmp_path: Path) -> None:

@@ -57,6 +57,9 @@ def rl(
     matrices: Matrices = None,
     collection: Annotated[Path | None, typer.Option(help="Collection with the best times known.")] = None,
     samples: Samples = None,
+    only_samples: Annotated[
+        bool, typer.Option("--only-samples", help="Make that file and the one of what is admitted beside it, and stop.")
+    ] = False,
     cases: Annotated[int, typer.Option(help="generated matrices for SpMV; half as many for SpMM")] = 800,
     large: Annotated[int, typer.Option(help="also so many of more than two million nonzeros, for SpMV")] = 0,
     drawn: Annotated[
@@ -116,9 +119,15 @@ def rl(
 ) -> None:
     """Learn from the compiler's verdict and the clock."""
     given = dict(locals())
+    from sparserl.train.rl.crew import open_crew
     from sparserl.train.rl.loop import rl as run
+    from sparserl.train.rl.table import read_prompts
 
     config, places = _asked(given)
+    if only_samples:
+        made = read_prompts(config, places, open_crew(cpu=True))
+        typer.echo(f"{places.samples_file}: {len(made.sampled)} matrices; {len(made.played)} prompts are played")
+        return
     with progress("rl") as watch:
         found = run(config, places, watch)
     _say(found)

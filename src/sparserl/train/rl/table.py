@@ -47,9 +47,39 @@ class Table:
     """that nothing is judged on: what they admit is learnt"""
 
 
+@dataclass(frozen=True)
+class Prompts:
+    """What is played and shown, and what is read of it: made without a judge."""
+
+    played: Sequence[Prompt]
+    unplayed: Sequence[Prompt]
+    sampled: Mapping[str, Sampled]
+    lines: Mapping[Pair, tuple[str, ...]]
+    """layout lines that a matrix admits, where they are asked for"""
+
+
 @contextmanager
 def open_table(config: RLConfig, places: Places, crew: Crew, judge: Referee | None = None) -> Iterator[Table]:
     """Make what is missing of it; the referee is closed in the end, but for one that was given (`judge`)."""
+    made = read_prompts(config, places, crew)
+    same = next(iter(made.sampled.values())).sample if config.blind else None
+
+    def look(prompt: Prompt) -> Sample:
+        own = made.sampled[prompt.case].sample
+        return own if same is None else replace(own, entries=same.entries, named=same.named)
+
+    collection = () if places.collection is None else load(places.collection).cases
+    referee = judge or open_judge(config, places, crew)
+    try:
+        known = best_known(collection, config)
+        yield Table(made.played, look, lambda prompt: made.lines[pair_of(prompt)], referee, known, made.unplayed)
+    finally:
+        if judge is None:
+            referee.close()
+
+
+def read_prompts(config: RLConfig, places: Places, crew: Crew) -> Prompts:
+    """The prompts of a run; its files of samples and of what is admitted are brought up to date."""
     kinds = [make(config.curriculum) for make in (training_matrices, far_matrices, shown_matrices)]
     cases = list({case.name: case for kind in kinds for each in kind.values() for case in each}.values())
     sampled = _first_alone(crew, lambda: _samples(cases, places))
@@ -64,21 +94,7 @@ def open_table(config: RLConfig, places: Places, crew: Crew, judge: Referee | No
     lines: dict[Pair, tuple[str, ...]] = {}
     if config.play.explored or config.admit_steps:
         lines = _first_alone(crew, lambda: admitted_of([*prompts, *unplayed], places.admitted_file, places.matrices))
-
-    same = sampled[cases[0].name].sample if config.blind else None
-
-    def look(prompt: Prompt) -> Sample:
-        own = sampled[prompt.case].sample
-        return own if same is None else replace(own, entries=same.entries, named=same.named)
-
-    collection = () if places.collection is None else load(places.collection).cases
-    referee = judge or open_judge(config, places, crew)
-    try:
-        known = best_known(collection, config)
-        yield Table(prompts, look, lambda prompt: lines[pair_of(prompt)], referee, known, unplayed)
-    finally:
-        if judge is None:
-            referee.close()
+    return Prompts(prompts, unplayed, sampled, lines)
 
 
 def best_known(collection: Sequence[CollectedCase], config: RLConfig) -> dict[Pair, float]:
