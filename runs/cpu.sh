@@ -33,8 +33,8 @@ PY
 fi
 
 say "collection: recipes and variants, judged and timed"
-"${sparserl[@]}" train collect --out "$out/collection" --device "$judged" --cases 4 --most-nonzeros 1500 --variants 8 \
-    --cheapest 6 --at-random 3 --workers 1 --ahead 0
+"${sparserl[@]}" train collect --out "$out/collection" --device "$judged" --cases 3 --most-nonzeros 1000 --variants 6 \
+    --cheapest 4 --at-random 2 --workers 1 --ahead 0
 
 say "encoder: pretraining on generated matrices and measured times"
 "${sparserl[@]}" train encoder --out "$out/encoder" --matrices 48 --withheld 16 --epochs 1 --batch 16 --largest 1000 \
@@ -46,7 +46,7 @@ say "pretraining: CUDA text, half of it with a piece to fill in"
     --batch-tokens 512 --warmup 5 --device "$learn" --resume
 
 say "estimates: what would be fast on matrices that nobody timed"
-"${sparserl[@]}" train estimate --out "$out/estimated" --collection "$out/collection" --cases 4 --most-nonzeros 1500 \
+"${sparserl[@]}" train estimate --out "$out/estimated" --collection "$out/collection" --cases 3 --most-nonzeros 1000 \
     --workers 0
 
 say "misfits: programs that are fast elsewhere and wrong here"
