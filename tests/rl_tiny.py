@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import signal
 import sys
 from dataclasses import replace
@@ -173,8 +174,18 @@ def everything(algorithm: Algorithm, rounds: int = 4) -> RLConfig:
     return replace(config, retimed=2, varied=2, imitate_steps=1, imitate_batch=4, admit_steps=1, admit_batch=2)
 
 
+_MADE: dict[tuple[int, int], Path] = {}
+
+
 def fitted(folder: Path, steps: int = 140, seed: int = 0) -> Path:
-    """Make the policy and store it; returns the folder."""
+    """Make the policy and store it; returns the folder. What this process has made before is copied."""
+    if (made := _MADE.get((steps, seed))) is not None and made.exists():
+        return Path(shutil.copytree(made, folder / "policy"))
+    _MADE[steps, seed] = _fitted(folder, steps, seed)
+    return _MADE[steps, seed]
+
+
+def _fitted(folder: Path, steps: int, seed: int) -> Path:
     words = folder / "words.json"
     tokenizer = merge(PROGRAMS.values(), 4096)
     tokenizer.save(words)

@@ -149,7 +149,7 @@ def script(name: str, *words: str | Path, sparserl: str = SPARSERL, **environmen
 
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return fitted(tmp_path_factory.mktemp("tiny"), steps=90)
+    return fitted(tmp_path_factory.mktemp("tiny"), steps=110)
 
 
 def test_every_arm_differs_from_the_base_in_its_one_thing_and_judges_enough(tmp_path: Path) -> None:
