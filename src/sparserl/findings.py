@@ -81,6 +81,8 @@ class Findings:
     best: Candidate | None = None
     interrupted: bool = False
     phases_s: dict[str, float] = field(default_factory=dict)
+    worker_s: dict[str, float] = field(default_factory=dict)
+    """what the judge's worker spent on each command, and waiting for its turns; within the phases"""
 
     @property
     def baseline(self) -> tuple[str, Timing] | None:
@@ -116,6 +118,7 @@ class Findings:
             "baselines": {name: asdict(timing) for name, timing in self.baselines.items()},
             "candidates": [c.record() for c in self.ranked()],
             "phases_s": {name: round(seconds, 4) for name, seconds in self.phases_s.items()},
+            "worker_s": {name: round(seconds, 4) for name, seconds in self.worker_s.items()},
         }
 
     def ranked(self) -> list[Candidate]:

@@ -23,8 +23,9 @@ KEPT_S = 60.0
 class JudgeReferee:
     """Implements `search.Referee`."""
 
-    def __init__(self, case: Case, mode: Mode) -> None:
-        self.case, self.mode = case, mode
+    def __init__(self, case: Case, mode: Mode, worker_s: Callable[[], dict[str, float]] = dict) -> None:
+        """worker_s: what its worker has spent since last asked, by command."""
+        self.case, self.mode, self.worker_s = case, mode, worker_s
         self.repeatable = case.device.backend == "sim"
 
     def judge(self, texts: Sequence[str], rounds: int, told: Callable[[int, Outcome], None]) -> None:
@@ -130,7 +131,8 @@ def open_referee(pattern: Pattern, problem: Problem, mode: Mode, ahead: Ahead, s
     judge = ahead.take()
     try:
         case = judge.open(pattern, problem, seed)
-        yield JudgeReferee(case, mode)
+        judge.turns_s()  # what was before counts for others
+        yield JudgeReferee(case, mode, judge.turns_s)
         case.close()
     except BaseException:
         judge.close()

@@ -226,6 +226,8 @@ def explore(
         if found.best is None and not found.interrupted and settings.policy == "nano":
             found.candidates += recipe_candidates(pattern, settings, ahead.machine())
             halve(found, referee, watch)
+        if not found.interrupted:
+            found.worker_s = referee.worker_s()
     return found
 
 

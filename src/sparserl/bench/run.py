@@ -61,7 +61,7 @@ SAME = ("source", "device", "policy", "policy_sha", "candidates")
 """what all records of a folder must agree in"""
 UNSTEADY = ("date", "command", "copy_tb_s")
 """what differs from call to call on one machine"""
-COSTS = ("tuning_s", "tuning_s_by_mode", "phases_s", "peak_memory_bytes", "peak_host_bytes")
+COSTS = ("tuning_s", "tuning_s_by_mode", "phases_s", "worker_s", "programs_s", "peak_memory_bytes", "peak_host_bytes")
 """of a matrix's record: what a tuning takes where nobody else is on the machine"""
 LONGEST = 500
 """characters of a fault"""

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from sparserl import policies
+from sparserl import phases, policies
 from sparserl.backends.backend import Backend
 from sparserl.bench import archive
 from sparserl.bench.matrices import Entry, place
@@ -104,7 +104,9 @@ def tuning_record(by_mode: Mapping[Mode, Tuned], policy: str) -> dict[str, Any]:
     record: dict[str, Any] = {
         "tuning_s": round(first.seconds, 4),
         "tuning_s_by_mode": {mode: round(each.seconds, 4) for mode, each in by_mode.items()},
-        "phases_s": {name: round(seconds, 4) for name, seconds in first.found.phases_s.items()},
+        "phases_s": _rounded(first.found.phases_s),
+        "worker_s": _rounded(first.found.worker_s),
+        "programs_s": _rounded(_of_programs(first.found)),
         "peak_memory_bytes": first.device_bytes or first.host_bytes,
         "peak_host_bytes": first.host_bytes,
         "packed_bytes": first.best.packed_bytes if first.best else None,
@@ -115,6 +117,18 @@ def tuning_record(by_mode: Mapping[Mode, Tuned], policy: str) -> dict[str, Any]:
     if missing:
         record["fault"] = f"no candidate was verified for {' and '.join(missing)}: {_why(by_mode[missing[0]].found)}"
     return record
+
+
+def _of_programs(found: Findings) -> dict[str, float]:
+    """What all programs took by phase: packing, compiling, verifying …; some of it side by side."""
+    together: dict[str, float] = {}
+    for candidate in found.candidates:
+        phases.add(together, candidate.phases_s)
+    return together
+
+
+def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in seconds.items()}
 
 
 def winner(best: Candidate) -> dict[str, Any]:
