@@ -20,6 +20,7 @@ from sparserl import referee, store
 from sparserl.backends.backend import Device
 from sparserl.errors import SparseRLError
 from sparserl.findings import Candidate, Findings
+from sparserl.judge.case import Race
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Mode, Outcome, Problem, Timing, Verdict
 from sparserl.search import FINALISTS, Progress, best_of, choose, halve
@@ -313,7 +314,7 @@ def test_ctrl_c_returns_the_best_so_far_and_does_not_remember_it(own_cache: Path
 
 
 def opened(pattern: Pattern, mode: Mode = "solver", seed: int = 0) -> AbstractContextManager[referee.JudgeReferee]:
-    return referee.open_referee(pattern, Problem(), mode, referee.Ahead("sim", 1), seed)
+    return referee.open_referee(mode, referee.Ahead("sim", 1, (pattern, Problem(), seed)))
 
 
 def test_the_next_tuning_finds_the_judge_warm_and_one_after_a_fault_does_not() -> None:
@@ -335,18 +336,19 @@ def test_the_next_tuning_finds_the_judge_warm_and_one_after_a_fault_does_not() -
 
 def test_a_judge_that_was_started_ahead_is_the_one_that_judges_and_stays_if_nobody_takes_it() -> None:
     referee._warm.close()
-    ahead = referee.Ahead("sim", 3)
+    asked = SHAPES["random"](), Problem(), 0
+    ahead = referee.Ahead("sim", 3, asked)
     assert ahead.machine().backend == "sim"
     compilers = ahead._started.result()._compiler
     compilers._batches.submit(lambda: None).result()  # what stands before it in line is done
     assert len(compilers._pool._crew) == min(3, compilers.workers), "its compilers are up before there is a program"
-    with referee.open_referee(SHAPES["random"](), Problem(), "solver", ahead, 0) as first:
+    with referee.open_referee("solver", ahead) as first:
         worker = first.case._desk.sandbox
-    unused = referee.Ahead("sim", 1)
+    unused = referee.Ahead("sim", 1, asked)
     unused.drop()
     with opened(SHAPES["random"]()) as second:
         assert second.case._desk.sandbox is worker
-    broken = referee.Ahead("nonsense", 1)
+    broken = referee.Ahead("nonsense", 1, asked)
     with pytest.raises(ValueError, match="nonsense"):
         broken.machine()
     with pytest.raises(ValueError, match="nonsense"):
@@ -389,6 +391,59 @@ def test_a_gpu_that_torch_cannot_use_is_left_alone_and_the_simulator_taken(
     monkeypatch.setattr(_Kept, "get", lambda self: next(known, None))
     again = sparserl.tune(A, device="auto", policy="recipes", candidates=1)
     assert not again.report["from_cache"] and again.report["device"]["backend"] == "sim"
+
+
+class ScriptedCase:
+    """A GPU's case: what its library's variants take, and who was raced."""
+
+    device = Device("cuda", "a GPU", "sm_90", 132, 1 << 20, 1.0, 1.0)
+
+    def __init__(self, times_us: dict[str, float], timed_beside: bool = True) -> None:
+        self.times_us, self.timed_beside = times_us, timed_beside
+        self.beside: dict[str, dict[str, Timing]] = {}
+        self.raced: list[tuple[str, ...]] = []
+
+    def baselines(self) -> tuple[str, ...]:
+        return tuple(self.times_us)
+
+    def _timings(self, names: Sequence[str], rounds: int) -> dict[str, dict[str, Timing]]:
+        return {
+            name: {"solver": Timing("solver", "gpu", self.times_us.get(name, 1.0), (1.0,) * 4, rounds, 0.1)}
+            for name in names
+        }
+
+    def judge(self, texts: Sequence[str], modes: Any, rounds: int, *rest: Any, beside: Sequence[str]) -> None:
+        self.beside = self._timings(beside, rounds) if self.timed_beside else {}
+
+    def race(
+        self, named: dict[str, str], names: Sequence[str], modes: Any, rounds: int, *rest: Any, verify: str
+    ) -> Race:
+        self.raced.append(tuple(names))
+        race = Race()
+        race.update(self._timings([*named, *names], rounds))
+        race.outcomes = {name: Outcome(Verdict.CORRECT, timings=race[name]) for name in named}
+        return race
+
+
+def test_variants_of_the_library_that_are_far_behind_are_timed_briefly_and_not_raced() -> None:
+    times = {"cusparse:csr1": 2.0, "cusparse:csr2": 2.6, "cusparse:sell": 2.4, "cusparse:coo1": 9.0}
+    case = ScriptedCase(times)
+    judge = referee.JudgeReferee(case, "solver")  # type: ignore[arg-type]
+    judge.judge(["a", "b"], 3, lambda *told: None)
+    outcomes, baselines = judge.race(["a"], 11, baselines=True)
+    assert case.raced == [("cusparse:csr1", "cusparse:sell")] and outcomes[0].correct
+    assert list(baselines) == list(times), "every variant has a time"
+    assert {name: timing.rounds for name, timing in baselines.items()} == {
+        "cusparse:csr1": 11, "cusparse:csr2": 3, "cusparse:sell": 11, "cusparse:coo1": 3,
+    }  # fmt: skip
+    assert judge.race(["a"], 6, baselines=False)[1] == {} and case.raced[-1] == ()
+
+
+def test_where_nothing_was_timed_beside_them_all_variants_are_raced() -> None:
+    case = ScriptedCase({"cusparse:csr1": 2.0, "cusparse:coo1": 9.0}, timed_beside=False)
+    judge = referee.JudgeReferee(case, "solver")  # type: ignore[arg-type]
+    judge.judge(["a"], 3, lambda *told: None)
+    assert set(judge.race(["a"], 11, baselines=True)[1]) == set(case.raced[0]) == set(case.times_us)
 
 
 def test_a_judge_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,8 @@
-"""The judge as the search's Referee: one matrix, one problem, one timing mode."""
+"""The judge as the search's Referee: one matrix, one problem, one timing mode.
+
+The library's variants are timed briefly with the first programs; those far behind the fastest of them there are not
+raced at the end, where they would take most of the time. What a tuning says of them is that brief time.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +18,10 @@ from sparserl.judge.evaluate import Case, Judge
 from sparserl.matrix import Pattern
 from sparserl.records import Mode, Outcome, Problem, Timing
 
-QUICK_MS, FULL_MS = 0.5, 2.0
+QUICK_MS, FULL_MS = 0.5, 1.0
 """how long one timed graph lasts, in a first look and in a race"""
+FAR = 1.25
+"""times slower than the fastest of the library's variants in a brief timing: not raced"""
 KEPT_S = 60.0
 """how long a judge waits for another tuning: its worker holds a CUDA context, half a gigabyte of the GPU's memory"""
 
@@ -29,14 +35,24 @@ class JudgeReferee:
         self.repeatable = case.device.backend == "sim"
 
     def judge(self, texts: Sequence[str], rounds: int, told: Callable[[int, Outcome], None]) -> None:
-        self.case.judge(texts, (self.mode,), rounds, QUICK_MS, told)
+        beside = () if self.repeatable else self.case.baselines()
+        self.case.judge(texts, (self.mode,), rounds, QUICK_MS, told, beside=beside)
 
     def race(self, texts: Sequence[str], rounds: int, baselines: bool) -> tuple[list[Outcome], dict[str, Timing]]:
         names = self.case.baselines() if baselines else ()
+        brief = self._far(names)
+        near = [name for name in names if name not in brief]
         named = {f"candidate {i}": text for i, text in enumerate(texts)}
-        race = self.case.race(named, names, (self.mode,), rounds, FULL_MS, verify="after" if baselines else "not")
+        race = self.case.race(named, near, (self.mode,), rounds, FULL_MS, verify="after" if baselines else "not")
         outcomes = [race.outcomes[f"candidate {i}"] for i in range(len(texts))]
-        return outcomes, {name: race[name][self.mode] for name in names if name in race}
+        timings = brief | {name: race[name][self.mode] for name in near if name in race}
+        return outcomes, {name: timings[name] for name in names if name in timings}
+
+    def _far(self, names: Sequence[str]) -> dict[str, Timing]:
+        """Of these baselines those that need no race, with their brief times."""
+        known = {name: self.case.beside[name][self.mode] for name in names if name in self.case.beside}
+        fastest_us = min((timing.median_us for timing in known.values()), default=0.0)
+        return {name: timing for name, timing in known.items() if timing.median_us > FAR * fastest_us}
 
 
 class _Warm:
@@ -78,14 +94,22 @@ _warm = _Warm()
 atexit.register(_warm.close)
 
 
-class Ahead:
-    """A judge that starts in the background, while candidates are made: its worker and its compilers take seconds."""
+Asked = tuple[Pattern, Problem, int]
+"""what a case is opened for: a matrix, a problem, a seed"""
 
-    def __init__(self, device: str, programs: int) -> None:
+
+class Ahead:
+    """A judge that starts in the background, while candidates are made: its worker and its compilers take seconds.
+
+    Then it opens the case and puts the library's variants there, which takes tenths of one.
+    """
+
+    def __init__(self, device: str, programs: int, asked: Asked) -> None:
         """`programs` will be compiled side by side."""
         self.device, self._taken = device, False
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="sparserl-judge")
         self._started = self._threads.submit(self._start, programs)
+        self._opened = self._threads.submit(self._open, asked)
 
     def machine(self) -> Device:
         """What it judges on, once it is up. Its worker measures the GPU when it starts, and must be alone on it.
@@ -94,11 +118,16 @@ class Ahead:
         """
         return self._started.result().device
 
-    def take(self) -> Judge:
-        """The judge, the caller's from now on. Raises what its start did."""
+    def take(self) -> tuple[Judge, Case]:
+        """The judge and its case, the caller's from now on. Raises what their start did."""
         self._taken = True
         try:
-            return self._started.result()
+            judge = self._started.result()
+            try:
+                return judge, self._opened.result()
+            except BaseException:
+                judge.close()
+                raise
         finally:
             self._threads.shutdown(wait=False)
 
@@ -106,18 +135,28 @@ class Ahead:
         """Keep it for the next one, unless somebody took it."""
         if not self._taken:
             with suppress(SparseRLError):
-                _warm.give(self.device, self.take())
+                judge, case = self.take()
+                case.close()
+                _warm.give(self.device, judge)
 
     def _start(self, programs: int) -> Judge:
         judge = _warm.take(self.device)
         judge.warm(programs)
         return judge
 
+    def _open(self, asked: Asked) -> Case:
+        judge = self._started.result()
+        judge.turns_s()  # what was before counts for others
+        case = judge.open(*asked)
+        with suppress(SparseRLError):  # then it is told when they are asked for
+            case.baselines()
+        return case
+
 
 @contextmanager
-def ahead_of(device: str, programs: int) -> Iterator[Ahead]:
+def ahead_of(device: str, programs: int, asked: Asked) -> Iterator[Ahead]:
     """A judge that starts now; if nobody takes it, it stays for the next tuning."""
-    ahead = Ahead(device, programs)
+    ahead = Ahead(device, programs, asked)
     try:
         yield ahead
     finally:
@@ -125,13 +164,11 @@ def ahead_of(device: str, programs: int) -> Iterator[Ahead]:
 
 
 @contextmanager
-def open_referee(pattern: Pattern, problem: Problem, mode: Mode, ahead: Ahead, seed: int) -> Iterator[JudgeReferee]:
+def open_referee(mode: Mode, ahead: Ahead) -> Iterator[JudgeReferee]:
     """A judge for one tuning, the one that was started ahead. It stays for the next one, for a minute, unless something
     went wrong."""
-    judge = ahead.take()
+    judge, case = ahead.take()
     try:
-        case = judge.open(pattern, problem, seed)
-        judge.turns_s()  # what was before counts for others
         yield JudgeReferee(case, mode, judge.turns_s)
         case.close()
     except BaseException:

@@ -152,7 +152,8 @@ def tune(
     if kept is not None and (hit := kept.get()) is not None and (backend := machine(device)).name == told[0]:
         engine = _engine(matrix, settings.problem, hit.source, backend, generated=hit.generated, binary=hit.binary)
         return Operator(matrix, settings.problem, engine, {**hit.report, "from_cache": True}, order)
-    with ahead_of(told[0], settings.candidates) as ahead:  # the judge starts while torch does
+    asked = matrix.pattern, settings.problem, settings.seed
+    with ahead_of(told[0], settings.candidates, asked) as ahead:  # the judge starts while torch does
         backend = machine(device)
         if backend.name != told[0]:  # torch can't use the GPU that its driver has, and has said so
             return tune(
@@ -221,7 +222,7 @@ def explore(
     chosen, rewrite = first_candidates(pattern, settings, ahead.machine)
     source = "gpu" if ahead.device == "cuda" else "modelled"
     found = Findings(settings.mode, source, chosen, phases_s={"rank": time.perf_counter() - began})
-    with open_referee(pattern, settings.problem, settings.mode, ahead, settings.seed) as referee:
+    with open_referee(settings.mode, ahead) as referee:
         halve(found, referee, watch, rewrite)
         if found.best is None and not found.interrupted and settings.policy == "nano":
             found.candidates += recipe_candidates(pattern, settings, ahead.machine())

@@ -49,7 +49,8 @@ def tuned(matrix: Matrix, settings: Settings, backend: Backend) -> Tuned:
     on_gpu = settings.device == "cuda"
     with Watermark(on_gpu) as mark:
         began = time.perf_counter()
-        with ahead_of(backend.name, settings.candidates) as ahead:
+        asked = matrix.pattern, settings.problem, settings.seed
+        with ahead_of(backend.name, settings.candidates, asked) as ahead:
             found = explore(matrix.pattern, settings, ahead)
         if found.interrupted:
             raise KeyboardInterrupt
