@@ -55,7 +55,8 @@ class Referee(Protocol):
         """Compile, verify and time each; `told` hears index and Outcome as soon as they are known."""
 
     def race(self, texts: Sequence[str], rounds: int, baselines: bool) -> tuple[list[Outcome], dict[str, Timing]]:
-        """Programs that were judged right, and the baselines if asked for, timed side by side.
+        """Programs that were judged right, and the baselines if asked for, timed side by side (all, or those of them
+        that are near the fastest in what was timed before).
 
         Where the baselines are, times count: after that the programs are verified once more.
         """
