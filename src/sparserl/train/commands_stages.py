@@ -259,16 +259,26 @@ def ship(
     problem: Annotated[
         list[str] | None, typer.Option(help="'spmv f32' …: what `tune` takes it for unasked [nothing]; again for more")
     ] = None,
+    blend: Annotated[
+        Path | None, typer.Option(help="Folder of the policy that it was made of, for weights between the two.")
+    ] = None,
+    blend_share: Annotated[float, typer.Option(help="how far to go back towards that one, 0 to 1")] = 0.3,
 ) -> None:
     """Write a policy as small as it is shipped, with how it is to be used."""
     from sparserl.policies import problem_class
     from sparserl.policy.checkpoint import load_policy, read_config, save_policy
+    from sparserl.train.blend import blended
     from sparserl.train.commands_collect import problem_of
+    from sparserl.train.loop import weights_sha
 
     known = sorted({problem_class(problem_of(each)) for each in problem or ()})
     sampling = {"temperature": temperature, "top_p": top_p}
     notes = {**read_config(policy)["notes"], "sampling": sampling, "machine": target, "problems": known}
-    save_policy(load_policy(policy), out, weights="int8", notes=notes)
+    made = load_policy(policy)
+    if blend is not None:
+        made = blended(made, load_policy(blend), blend_share)
+        notes |= {"blend": {"share": blend_share, "with": weights_sha(blend)}}
+    save_policy(made, out, weights="int8", notes=notes)
     typer.echo(f"{out}: {sum(path.stat().st_size for path in out.iterdir()) / 1e6:.1f} MB")
 
 
