@@ -11,7 +11,7 @@
 # --prepare     only what needs no GPU: OUT/tokens.npz, OUT/samples.npz
 # --size        of the policy [nano]
 # OPTION        of all four trainings of SFT's kind, such as --target sim --device cpu
-# Four trainings are done side by side: four minutes on an H200, less where a CUDA MPS daemon shares it out.
+# Four trainings are done side by side: 216 s on an H200 that a CUDA MPS daemon shares out.
 set -euo pipefail
 trap 'kill $(jobs -rp) 2>/dev/null || :' EXIT  # what runs beside ends with this script, however that ends
 out=${1:?give the folder of the runs} && shift

@@ -402,8 +402,10 @@ class ScriptedCase:
         self.times_us, self.timed_beside = times_us, timed_beside
         self.beside: dict[str, dict[str, Timing]] = {}
         self.raced: list[tuple[str, ...]] = []
+        self.wanted = 0
 
     def baselines(self) -> tuple[str, ...]:
+        self.wanted += 1
         return tuple(self.times_us)
 
     def _timings(self, names: Sequence[str], rounds: int) -> dict[str, dict[str, Timing]]:
@@ -413,7 +415,7 @@ class ScriptedCase:
         }
 
     def judge(self, texts: Sequence[str], modes: Any, rounds: int, *rest: Any, beside: Sequence[str]) -> None:
-        self.beside = self._timings(beside, rounds) if self.timed_beside else {}
+        self.beside |= self._timings(beside, rounds) if self.timed_beside else {}
 
     def race(
         self, named: dict[str, str], names: Sequence[str], modes: Any, rounds: int, *rest: Any, verify: str
@@ -430,6 +432,8 @@ def test_variants_of_the_library_that_are_far_behind_are_timed_briefly_and_not_r
     case = ScriptedCase(times)
     judge = referee.JudgeReferee(case, "solver")  # type: ignore[arg-type]
     judge.judge(["a", "b"], 3, lambda *told: None)
+    judge.judge(["c", "d"], 3, lambda *told: None)
+    assert case.wanted == 1, "the next turn's programs need none"
     outcomes, baselines = judge.race(["a"], 11, baselines=True)
     assert case.raced == [("cusparse:csr1", "cusparse:sell")] and outcomes[0].correct
     assert list(baselines) == list(times), "every variant has a time"

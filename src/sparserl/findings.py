@@ -117,8 +117,8 @@ class Findings:
             "interrupted": self.interrupted,
             "baselines": {name: asdict(timing) for name, timing in self.baselines.items()},
             "candidates": [c.record() for c in self.ranked()],
-            "phases_s": {name: round(seconds, 4) for name, seconds in self.phases_s.items()},
-            "worker_s": {name: round(seconds, 4) for name, seconds in self.worker_s.items()},
+            "phases_s": phases.rounded(self.phases_s),
+            "worker_s": phases.rounded(self.worker_s),
         }
 
     def ranked(self) -> list[Candidate]:

@@ -21,3 +21,8 @@ def add(seconds: dict[str, float], more: Mapping[str, float]) -> None:
     """Phases of another account, added to those of the same name."""
     for name, took in more.items():
         seconds[name] = seconds.get(name, 0.0) + took
+
+
+def rounded(seconds: Mapping[str, float], digits: int = 4) -> dict[str, float]:
+    """As it is written down."""
+    return {name: round(took, digits) for name, took in seconds.items()}

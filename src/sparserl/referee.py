@@ -35,7 +35,7 @@ class JudgeReferee:
         self.repeatable = case.device.backend == "sim"
 
     def judge(self, texts: Sequence[str], rounds: int, told: Callable[[int, Outcome], None]) -> None:
-        beside = () if self.repeatable else self.case.baselines()
+        beside = () if self.repeatable or self.case.beside else self.case.baselines()  # once a case
         self.case.judge(texts, (self.mode,), rounds, QUICK_MS, told, beside=beside)
 
     def race(self, texts: Sequence[str], rounds: int, baselines: bool) -> tuple[list[Outcome], dict[str, Timing]]:

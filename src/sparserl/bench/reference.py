@@ -33,6 +33,7 @@ from sparserl.evaluation import CLASSES, Case, evaluation_list
 from sparserl.judge.case import Race
 from sparserl.judge.evaluate import Judge
 from sparserl.matrix import Pattern
+from sparserl.phases import rounded
 from sparserl.recipes import Recipe, candidates
 from sparserl.records import MODES, Problem, Timing
 from sparserl.shares import TIME_IS_UP
@@ -311,7 +312,7 @@ def race_record(raced: Race, texts: Mapping[str, str], judge: Judge) -> dict[str
                 "reason": outcome.reason,
                 "registers": outcome.registers,
                 "packed_bytes": outcome.packed_bytes,
-                "phases_s": {key: round(value, 4) for key, value in outcome.phases_s.items()},
+                "phases_s": rounded(outcome.phases_s),
                 "times": _times(raced.get(name, {})),
             }
         )

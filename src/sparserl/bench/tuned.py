@@ -105,9 +105,9 @@ def tuning_record(by_mode: Mapping[Mode, Tuned], policy: str) -> dict[str, Any]:
     record: dict[str, Any] = {
         "tuning_s": round(first.seconds, 4),
         "tuning_s_by_mode": {mode: round(each.seconds, 4) for mode, each in by_mode.items()},
-        "phases_s": _rounded(first.found.phases_s),
-        "worker_s": _rounded(first.found.worker_s),
-        "programs_s": _rounded(_of_programs(first.found)),
+        "phases_s": phases.rounded(first.found.phases_s),
+        "worker_s": phases.rounded(first.found.worker_s),
+        "programs_s": phases.rounded(_of_programs(first.found)),
         "peak_memory_bytes": first.device_bytes or first.host_bytes,
         "peak_host_bytes": first.host_bytes,
         "packed_bytes": first.best.packed_bytes if first.best else None,
@@ -126,10 +126,6 @@ def _of_programs(found: Findings) -> dict[str, float]:
     for candidate in found.candidates:
         phases.add(together, candidate.phases_s)
     return together
-
-
-def _rounded(seconds: Mapping[str, float]) -> dict[str, float]:
-    return {name: round(value, 4) for name, value in seconds.items()}
 
 
 def winner(best: Candidate) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from sparserl.evaluation import Case
 from sparserl.judge.evaluate import Case as Opened
 from sparserl.judge.evaluate import Judge
 from sparserl.matrix import Pattern
-from sparserl.phases import add, phase
+from sparserl.phases import add, phase, rounded
 from sparserl.records import Outcome, Problem, Verdict
 from sparserl.shares import TIME_IS_UP
 from sparserl.store import append_jsonl, read_json, write_json
@@ -275,7 +275,7 @@ def _measured(
         "date": date.today().isoformat(),
         "races": races,
         "programs": found,
-        "phases_s": {name: round(seconds, 2) for name, seconds in took.items()},
+        "phases_s": rounded(took, 2),
     }
 
 

@@ -34,7 +34,7 @@ from sparserl.bench.reference import best_by_mode, problem_name
 from sparserl.errors import BackendError, SparseRLError
 from sparserl.judge import timing
 from sparserl.judge.evaluate import Judge
-from sparserl.phases import add, phase
+from sparserl.phases import add, phase, rounded
 from sparserl.program import parse
 from sparserl.recipes import Recipe
 from sparserl.records import Problem, Verdict
@@ -125,7 +125,7 @@ def collect(cases: Sequence[TrainingCase], setup: Setup, budget_s: float = 1e9) 
                 return
             start = time.monotonic()
             line, entries, baseline = collector.done(task.case, ready)
-            line["phases_s"], line["parts_s"] = _rounded(collector.phases_s), _rounded(collector.parts_s)
+            line["phases_s"], line["parts_s"] = rounded(collector.phases_s, 3), rounded(collector.parts_s, 3)
             line["seconds"] = round(time.monotonic() - start, 2)
             sick = "fault" in line and not setup.machine.well()
             written.add({**line, "fatal": True} if sick else line, entries, baseline)
@@ -308,10 +308,6 @@ def _entry(parent: Recipe, variant: Variant) -> Entry:
     recipe = replace(parent, layout=layout, text=variant.text, settings=())
     parents = tuple(sha(text) for text in variant.parents) or (sha(parent.text),)
     return Entry(recipe, "variant", parents=parents, mutations=tuple(variant.mutations))
-
-
-def _rounded(seconds: dict[str, float]) -> dict[str, float]:
-    return {name: round(took, 3) for name, took in seconds.items()}
 
 
 def _verdict(measured: Measured) -> Verdict:
