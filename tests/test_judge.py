@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from sparserl import recipes
 from sparserl.backends.backend import Device
 from sparserl.judge import timing
 from sparserl.judge.case import Case
+from sparserl.judge.desk import Desk
 from sparserl.judge.evaluate import Judge
 from sparserl.judge.handed import Near
 from sparserl.judge.plain import NAME, plain
@@ -477,3 +479,39 @@ def test_it_says_how_long_its_worker_waited_and_was_alone_since_it_was_last_aske
 def test_a_pooled_case_times_more_programs_in_one_go(judge: Judge) -> None:
     usual, pooled = (judge.open(pattern_of(6, 5), Problem(), seed=1, pooled=each) for each in (False, True))
     assert pooled._together > usual._together > 1
+
+
+def test_what_was_foreseen_is_what_the_next_programs_are_shown_and_no_others(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = judge.open(pattern_of(60, 60), Problem(), seed=4)
+    case.foresee()
+    assert case.reference._together is not None
+    foreseen = dict(case.reference._together)
+    drawn: list[str] = []
+    make = Reference._make
+    monkeypatch.setattr(
+        Reference, "_make", lambda self, kind, *where: drawn.append(kind) or make(self, kind, *where)
+    )  # fmt: skip
+    assert only(case.judge([WAITING])).correct and not drawn
+    assert all(case.reference._together[key] is foreseen[key] for key in foreseen)
+    assert only(case.judge([WAITING])).correct and drawn, "the next ones are shown others"
+    assert all(case.reference._together[key] is not foreseen[key] for key in foreseen)
+    case.close()
+
+
+def test_a_foreseen_case_still_tells_wrong_programs(judge: Judge) -> None:
+    case = judge.open(pattern_of(60, 60), Problem(), seed=4)
+    case.foresee()
+    said = case.judge([WRONG, plain(Problem())])
+    assert [each.verdict for each in said] == [Verdict.WRONG, Verdict.CORRECT]
+    case.close()
+
+
+@pytest.mark.parametrize(
+    ("backend", "nonzeros", "expected"), [("sim", 100, 20.0), ("cuda", 100, 4.0), ("cuda", 10**9, 20.0)]
+)
+def test_a_program_that_hangs_on_a_gpu_is_not_waited_for_long(backend: str, nonzeros: int, expected: float) -> None:
+    sandbox = SimpleNamespace(backend=backend, limit_s=20.0)
+    packs = SimpleNamespace(pattern=SimpleNamespace(nonzeros=nonzeros))
+    assert Desk(Problem(), packs, sandbox).patience_s == pytest.approx(expected, rel=1e-3)  # type: ignore[arg-type]

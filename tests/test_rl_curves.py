@@ -9,7 +9,9 @@ import re
 import shlex
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -21,7 +23,9 @@ from sparserl.policy.checkpoint import read_config
 from sparserl.records import Verdict
 from sparserl.store import read_jsonl
 from sparserl.train.commands_rl import read_plan, rl_many
+from sparserl.train.loop import Finished
 from sparserl.train.rl import loop
+from sparserl.train.rl import several as several_runs
 from sparserl.train.rl.config import Places, RLConfig
 from sparserl.train.rl.crew import Crew
 from sparserl.train.rl.curriculum import CurriculumConfig
@@ -244,6 +248,18 @@ def test_runs_of_a_plan_share_a_judge_and_go_on_where_the_time_was_up(weights: P
     assert line["judging/judged"] == 0  # by a run that is not of its plan
 
 
+def test_a_run_is_not_begun_when_there_is_no_time_for_a_round(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = read_plan(plan(tmp_path, weights, f"--out {tmp_path}/one", f"--out {tmp_path}/two"))
+    slow = lambda config, places, *rest: Finished(places.out, 2, 2, 9, 200.0, {})  # noqa: E731
+    for name, fake in {"train": slow, "open_table": lambda *each: nullcontext()}.items():
+        monkeypatch.setattr(several_runs, name, fake)
+    monkeypatch.setattr(several_runs, "open_judge", lambda *each, **how: SimpleNamespace(close=lambda: None))
+    assert [each.complete for each in several(asked, budget_s=1000.0)] == [True, True]
+    assert [(each.step, each.complete) for each in several(asked, budget_s=50.0)] == [(2, True), (0, False)]
+
+
 @pytest.mark.parametrize(
     ("runs", "said"),
     [
@@ -253,6 +269,7 @@ def test_runs_of_a_plan_share_a_judge_and_go_on_where_the_time_was_up(weights: P
         (("--out a --turns 9",), "must be 1..3. Got 9"),
         (("--out a --fast",), "line 1: No such option: --fast"),
         (("--out 'a",), "line 1: No closing quotation"),
+        (("--out a --only-samples",), "give --only-samples to `sparserl train rl`"),
     ],
 )
 def test_a_plan_that_can_not_be_run_is_refused_at_once(tmp_path: Path, runs: tuple[str, ...], said: str) -> None:

@@ -414,8 +414,10 @@ class ScriptedCase:
             for name in names
         }
 
-    def judge(self, texts: Sequence[str], modes: Any, rounds: int, *rest: Any, beside: Sequence[str]) -> None:
-        self.beside |= self._timings(beside, rounds) if self.timed_beside else {}
+    def judge(
+        self, texts: Sequence[str], modes: Any, rounds: int, *rest: Any, beside: Callable[[], Sequence[str]]
+    ) -> None:
+        self.beside |= self._timings(beside(), rounds) if self.timed_beside else {}
 
     def race(
         self, named: dict[str, str], names: Sequence[str], modes: Any, rounds: int, *rest: Any, verify: str

@@ -35,7 +35,8 @@ class JudgeReferee:
         self.repeatable = case.device.backend == "sim"
 
     def judge(self, texts: Sequence[str], rounds: int, told: Callable[[int, Outcome], None]) -> None:
-        beside = () if self.repeatable or self.case.beside else self.case.baselines()  # once a case
+        wanted = not self.repeatable and not self.case.beside  # once a case
+        beside = self.case.baselines if wanted else tuple
         self.case.judge(texts, (self.mode,), rounds, QUICK_MS, told, beside=beside)
 
     def race(self, texts: Sequence[str], rounds: int, baselines: bool) -> tuple[list[Outcome], dict[str, Timing]]:
@@ -101,7 +102,8 @@ Asked = tuple[Pattern, Problem, int]
 class Ahead:
     """A judge that starts in the background, while candidates are made: its worker and its compilers take seconds.
 
-    Then it opens the case and puts the library's variants there, which takes tenths of one.
+    Then it opens the case, puts the library's variants there and draws the numbers that programs are checked with
+    first, which takes tenths of one.
     """
 
     def __init__(self, device: str, programs: int, asked: Asked) -> None:
@@ -150,6 +152,7 @@ class Ahead:
         case = judge.open(*asked)
         with suppress(SparseRLError):  # then it is told when they are asked for
             case.baselines()
+        case.foresee()
         return case
 
 

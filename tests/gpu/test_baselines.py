@@ -44,9 +44,9 @@ def test_programs_are_judged_beside_them_in_one_turn() -> None:
     with Judge("cuda") as judge:
         case = judge.open(pattern, Problem(), pooled=True)
         names = case.baselines()
-        alone = case.judge([text], ("solver",), beside=names)
+        alone = case.judge([text], ("solver",), beside=lambda: names)
         assert alone[0].correct and not case.beside, "one program is timed by itself"
-        both = case.judge([text, wider], ("solver",), beside=names)
+        both = case.judge([text, wider], ("solver",), beside=lambda: names)
         raced = case.race({}, names, modes=("solver",), rounds=3)
     assert all(each.correct for each in both) and set(case.beside) == set(names)
     for name in names:

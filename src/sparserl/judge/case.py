@@ -22,7 +22,7 @@ from sparserl.judge.desk import Desk, Entry, Watcher, entries_of
 from sparserl.judge.prepare import Packs, Prepared, prepare
 from sparserl.judge.reference import Reference
 from sparserl.judge.sandbox import Sandbox, WorkerError
-from sparserl.judge.trial import Stopped, Trial
+from sparserl.judge.trial import Stopped, Trial, foresee
 from sparserl.judge.twin import Twins
 from sparserl.matrix import Pattern
 from sparserl.phases import phase
@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 TOGETHER, POOLED = 8, 16
 """programs that a GPU times in one go. Where several processes share it, as in training (a pooled case), each timing
 waits until the others are out: fewer, longer ones are better"""
+SHOWN = 16
+"""programs that a GPU shows the same numbers, at most"""
 
 Timings = dict[str, Timing]
 """by mode"""
@@ -78,6 +80,7 @@ class Case:
         steady = self.reference.draw_chain(row_sums=False)
         self._steady = steady if steady.key else replace(steady, key="steady")
         self._baselines = Baselines(pattern, problem, self._desk, self._steady)
+        self._foreseen = False
 
     def judge(
         self,
@@ -87,12 +90,13 @@ class Case:
         graph_ms: float = 0.5,
         on_outcome: Watcher | None = None,
         *,
-        beside: Sequence[str] = (),
+        beside: Callable[[], Sequence[str]] = tuple,
     ) -> list[Outcome]:
         """Verify every program and time it briefly, or, without modes, verify it alone.
 
         `on_outcome` is told each index and Outcome as it is known: on a GPU some at a time. beside: baselines that the
-        first of them to be timed side by side are timed with, for `self.beside`: a turn alone on the GPU less.
+        first of them to be timed side by side are timed with, for `self.beside`: a turn alone on the GPU less. It is
+        called once those have passed: what is put before is lost to the first that fails.
         """
         outcomes: dict[int, Outcome] = {}
 
@@ -103,9 +107,22 @@ class Case:
 
         clocking = _Clocking(tuple(modes), rounds, graph_ms)
         compiled = self._compiled(list(texts), known)
+        shown = SHOWN
         while some := dict(islice(compiled, 1 if self._modelled or not modes else self._together)):
+            if self._modelled or shown + len(some) > SHOWN:
+                self._begin()
+                shown = 0
+            shown += len(some)
             self._judge_some(some, clocking, known, beside)
         return [outcomes[i] for i in range(len(texts))]
+
+    def foresee(self) -> None:
+        """Draw the numbers that the next programs will be shown: for who has time before they are there."""
+        self._begin()
+        foresee(self.reference)
+        if self.reference.fresh:
+            self._twins.foresee()
+        self._foreseen = True
 
     def baselines(self, every_order: bool = False) -> tuple[str, ...]:
         """The names of what a user has without us: cuSPARSE's variants on cuda, a plain CSR program on sim.
@@ -142,6 +159,7 @@ class Case:
         names, library = list(named), [name for name in baselines if name != plain.NAME]
         refused: Watcher = lambda index, outcome: race.outcomes.update({names[index]: outcome})  # noqa: E731
         entries = {names[index]: entry for index, entry in self._compiled(list(named.values()), refused)}
+        self._begin()
         self._verify_all(entries if verify == "around" else {}, race.outcomes.__setitem__)
         readings = self._time_together(entries, library, _Clocking(tuple(modes), rounds, graph_ms), race)
         for name, timings in readings.items():
@@ -187,16 +205,17 @@ class Case:
     # ---- the verdict
 
     def _judge_some(
-        self, entries: dict[int, Entry], clocking: _Clocking, known: Watcher, beside: Sequence[str]
+        self, entries: dict[int, Entry], clocking: _Clocking, known: Watcher, beside: Callable[[], Sequence[str]]
     ) -> None:
         """Verify each and time those that are right side by side; if that fails, one by one: whose fault is it?"""
         timed: dict[str, Timings] = {}
         took: dict[str, float] = {}
         if len(entries) > 1:
             self._verify_all(entries, known)
-            with suppress(WorkerError, Stopped, BackendError), phase(took, "time"):
-                library = [name for name in beside if name not in self.beside] if entries else []
-                timed = self._time({str(index): entry for index, entry in entries.items()}, library, clocking)
+            with suppress(WorkerError, Stopped, BackendError):
+                library = [name for name in beside() if name not in self.beside] if entries else []
+                with phase(took, "time"):
+                    timed = self._time({str(index): entry for index, entry in entries.items()}, library, clocking)
                 self.beside.update({name: timed[name] for name in library})
         for index, entry in entries.items():
             if timed:
@@ -207,7 +226,6 @@ class Case:
 
     def _judged(self, entry: Entry, clocking: _Clocking) -> Outcome:
         """Load, verify, time, verify again."""
-        self._begin()
         try:
             self._verify(entry)
             with phase(entry.phases_s, "time"):
@@ -222,6 +240,9 @@ class Case:
 
     def _begin(self) -> None:
         """What is judged from here on is shown the same numbers, which nobody has seen before."""
+        if self._foreseen:
+            self._foreseen = False
+            return
         self.reference.begin()
         self._twins.begin()
         self._desk.forget_shared()
@@ -250,7 +271,6 @@ class Case:
 
     def _verify_all(self, entries: dict[Key, Entry], told: Callable[[Key, Outcome], None]) -> None:
         """Verify each; those that fail leave, and their verdict is told."""
-        self._begin()
         for key, entry in list(entries.items()):
             try:
                 self._verify(entry)
@@ -312,6 +332,7 @@ class Case:
             return self._time(entries, library, clocking)
         except (WorkerError, Stopped) as error:
             log.warning("A race of %d programs is done again: %s", len(entries), error)
+            self._begin()
             self._verify_all(entries, race.outcomes.__setitem__)
         try:
             try:

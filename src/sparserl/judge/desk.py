@@ -50,6 +50,11 @@ class Entry:
     """under which the worker has it; names are never used twice"""
 
 
+HANG_S, SLOW_S = 4.0, 4e-6
+"""what a program on a GPU may take for products that are under way together: at least, and for each nonzero and column
+of B (one thread alone that adds all of it up needs a tenth of that). A program that hangs has half of a GPU that others
+use too, and whoever tunes waits for it"""
+
 Watcher = Callable[[int, Outcome], None]
 
 
@@ -92,6 +97,13 @@ class Desk:
     @property
     def at_once(self) -> int:
         return AT_ONCE[self.sandbox.backend]
+
+    @property
+    def patience_s(self) -> float:
+        """The longest that a program may take for the products of a trial that it is asked for at once."""
+        if self.sandbox.backend == "sim":
+            return self.sandbox.limit_s
+        return min(self.sandbox.limit_s, HANG_S + SLOW_S * self.packs.pattern.nonzeros * self.problem.columns)
 
     @property
     def _mine(self) -> bool:

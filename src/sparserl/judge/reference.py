@@ -6,7 +6,7 @@ long row still shows), 'isolation' (NaN or Inf at a few places of x, zeros among
 the clock multiplies) and 'fed' (what becomes of them when y is fed back: products of products, of any size, with
 zeros). Without the last two a program could look at x or the values and do less for those that are only ever timed.
 
-Programs that are judged together (eight on a GPU, or all of a race) are shown the same sets, drawn for them: at a
+Programs that are judged together (sixteen on a GPU, or all of a race) are shown the same sets, drawn for them: at a
 million nonzeros a set takes longer than all that a GPU does with it. What a program is shown after it was timed, with a
 value and an entry of x changed, is changed for it alone, so a result that another one left behind is wrong there.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Protocol
 
 import numpy as np
@@ -48,7 +48,11 @@ class Desk(Protocol):
     def at_once(self) -> int:
         """How many products it is asked for."""
 
-    def call(self, command: str, **arguments: Any) -> Any: ...
+    @property
+    def patience_s(self) -> float:
+        """How long they may take."""
+
+    def call(self, command: str, limit_s: float | None = None, **arguments: Any) -> Any: ...
 
     def handed(self, check: ValueSet) -> Check:
         """The set as the worker takes it: by name if it is there already."""
@@ -57,6 +61,30 @@ class Desk(Protocol):
 def part_of(problem: Problem, check: ValueSet) -> Part | None:
     """What of C has to come back for this set; None: all of it."""
     return None if check.columns is None else Part(check.columns, problem.columns, problem.c_order)
+
+
+def first_sets(reference: Reference) -> Iterator[ValueSet]:
+    return (reference.draw(kind, f"first {number}") for number, kind in enumerate(FIRST_CHECKS))
+
+
+def sets_behind_writer(reference: Reference) -> Iterator[ValueSet]:
+    return (reference.draw(kind, "behind a writer") for kind in BEHIND_WRITER)
+
+
+def sets_after(reference: Reference) -> Iterator[ValueSet]:
+    """For a check after timing; of a large problem one is enough."""
+    kinds = AS_TIMED if reference.fresh else (reference.pick(AS_TIMED),)
+    return (reference.draw(kind, AFTER) for kind in kinds)
+
+
+def twin_set(reference: Reference) -> ValueSet:
+    return reference.draw("narrow", "twin")
+
+
+def foresee(reference: Reference) -> None:
+    """Draw what programs are shown, for trials to come."""
+    for _ in chain(first_sets(reference), sets_behind_writer(reference), sets_after(reference)):
+        pass
 
 
 @dataclass
@@ -71,24 +99,22 @@ class Trial:
 
     def verify(self) -> None:
         """Before timing. Raises Stopped."""
-        draw = self.reference.draw
-        self._checks((draw(kind, f"first {number}"), {}) for number, kind in enumerate(FIRST_CHECKS))
+        self._checks((check, {}) for check in first_sets(self.reference))
         if self.waits:
-            self._checks((draw(kind, "behind a writer"), {"behind_writer": True}) for kind in BEHIND_WRITER)
+            self._checks((check, {"behind_writer": True}) for check in sets_behind_writer(self.reference))
             self._chain()
 
     def verify_twin(self) -> None:
         """On another pattern of the same sizes, whose reference this trial has. Raises Stopped."""
         said = "right on this pattern alone, so it has it in its text; on another of the same sizes "
-        self._checks([(self.reference.draw("narrow", "twin"), {})], said)
+        self._checks([(twin_set(self.reference), {})], said)
 
     def recheck(self) -> None:
         """After timing, on what the timing left behind. Raises Stopped."""
         self._checks(self._after())
 
     def _after(self) -> Iterator[tuple[ValueSet, How]]:
-        for kind in AS_TIMED if self.reference.fresh else (self.reference.pick(AS_TIMED),):
-            check = self.reference.draw(kind, AFTER)
+        for check in sets_after(self.reference):
             yield check, {"poison": False}
             for changed in self.reference.neighbours(check):
                 yield changed, {"poison": False, "clear": False}
@@ -138,7 +164,7 @@ class Trial:
 
     def _ran(self, command: str, **arguments: Any) -> list[Ran]:
         rows = self.reference.pattern.rows * self.reference.problem.columns
-        found: list[Ran] = self.desk.call(command, name=self.name, y_count=rows, **arguments)
+        found: list[Ran] = self.desk.call(command, self.desk.patience_s, name=self.name, y_count=rows, **arguments)
         return found
 
     def _accept(self, ran: Ran) -> None:

@@ -18,6 +18,7 @@ from sparserl.assemble import assemble
 from sparserl.errors import LayoutError, ProgramError
 from sparserl.judge.prepare import Packs, Prepared
 from sparserl.judge.reference import Reference
+from sparserl.judge.trial import twin_set
 from sparserl.matrix import Pattern
 from sparserl.records import Packed, Problem
 
@@ -34,16 +35,17 @@ class Twins:
         for _, reference in self._made or ():
             reference.begin()
 
+    def foresee(self) -> None:
+        """Make them, and draw what programs to come are shown there."""
+        for _, reference in self._twins():
+            twin_set(reference)
+
     def of(self, prepared: Prepared) -> tuple[Packed, Reference] | None:
         """A packed twin that this program can't tell from the matrix by its sizes, with its reference; or None.
 
         Packed twins are kept: who asks while there is something to wait for, need not wait later.
         """
-        if self._made is None:
-            twins = _twins(self._pattern, self._seed)
-            self._made = [(Packs(twin), Reference(twin, self._problem, self._seed)) for twin in twins]
-            self.begin()
-        for packs, reference in self._made:
+        for packs, reference in self._twins():
             try:
                 packed = packs.get(prepared.layout)
                 job = assemble(prepared.program, packed, self._problem, self._sms)
@@ -52,6 +54,13 @@ class Twins:
             if job == prepared.job:
                 return packed, reference
         return None
+
+    def _twins(self) -> list[tuple[Packs, Reference]]:
+        if self._made is None:
+            twins = _twins(self._pattern, self._seed)
+            self._made = [(Packs(twin), Reference(twin, self._problem, self._seed)) for twin in twins]
+            self.begin()
+        return self._made
 
 
 def _twins(pattern: Pattern, seed: int | None) -> Iterator[Pattern]:

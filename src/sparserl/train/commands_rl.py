@@ -160,7 +160,7 @@ def read_plan(path: Path) -> list[tuple[RLConfig, Places]]:
     except (OSError, UnicodeDecodeError) as error:
         raise SparseRLError(f"The plan {path} can't be read ({error}).") from error
     app = typer.Typer(add_completion=False)
-    app.command()(functools.wraps(rl)(lambda **given: _asked(given)))
+    app.command()(functools.wraps(rl)(_of_a_plan))
     command = typer.main.get_command(app)
     found = []
     for number, line in enumerate(lines, 1):
@@ -172,6 +172,12 @@ def read_plan(path: Path) -> list[tuple[RLConfig, Places]]:
             said = error.format_message() if isinstance(error, UsageError) else str(error)
             raise SparseRLError(f"{path}, line {number}: {said}") from error
     return found
+
+
+def _of_a_plan(**given: Any) -> tuple[RLConfig, Places]:
+    if given["only_samples"]:
+        raise SparseRLError("The runs of a plan are trained: give --only-samples to `sparserl train rl`.")
+    return _asked(given)
 
 
 def _asked(given: dict[str, Any]) -> tuple[RLConfig, Places]:

@@ -228,7 +228,7 @@ class Run:
 
 
 def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Watch | None = None) -> Finished:
-    """Rounds until the last, or until the time is up."""
+    """Rounds until the last, or until there is no time for another one as long as the last."""
     clock_s = time.monotonic()
     if device_of(config.loop.device).type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -248,11 +248,13 @@ def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Wat
     tokens = 0
     time_is_up, saved_s = False, time.monotonic()
     while run.number < config.rounds and not time_is_up:
+        began_s = time.monotonic()
         figures = run.round()
         tokens += int(figures["tokens"])
         if crew.first:
             _note(places.out, curves, figures)
-        time_is_up = crew.told(bool(config.loop.budget_s) and time.monotonic() - clock_s > config.loop.budget_s)
+        until_next_s = 2 * time.monotonic() - began_s - clock_s
+        time_is_up = crew.told(bool(config.loop.budget_s) and until_next_s > config.loop.budget_s)
         if time_is_up or run.number == config.rounds or time.monotonic() - saved_s > config.loop.save_every_s:
             run.save()
             saved_s = time.monotonic()

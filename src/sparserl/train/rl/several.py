@@ -32,7 +32,8 @@ Asked = tuple[RLConfig, Places]
 def several(runs: Sequence[Asked], watch: Watch | None = None, budget_s: float = 0.0) -> Iterator[Finished]:
     """What came of each run, as they get done; those that are done already are left out.
 
-    budget_s: for all of them together, 0: no limit. When it is spent, the last one told of is not complete.
+    budget_s: for all of them together, 0: no limit. When it is spent, the last one told of is not complete. A run is
+    not begun if there is less time than a round of the one before took.
     """
     check_alike(runs)
     for _, places in runs:
@@ -43,14 +44,19 @@ def several(runs: Sequence[Asked], watch: Watch | None = None, budget_s: float =
     began_s, (config, places) = time.monotonic(), runs[0]
     crew = open_crew(cpu=device_of(config.loop.device).type == "cpu")
     with closing(open_judge(config, replace(places, known=known_to(runs)), crew, remember=True)) as referee:
+        round_s = 0.0
         for asked, each in left:
             left_s = max(1e-3, budget_s - (time.monotonic() - began_s))  # a run that begins plays one round at least
+            if budget_s and round_s > left_s:
+                yield Finished(each.out, 0, asked.rounds, 0, 0.0, {})
+                return
             own = replace(asked, loop=replace(asked.loop, budget_s=left_s)) if budget_s else asked
             with open_table(own, each, crew, referee) as table:
                 found = train(own, each, table, crew, watch)
             yield found
             if not found.complete:
                 return
+            round_s = found.seconds / found.step
             gc.collect()  # captured graphs hold their memory until then
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
