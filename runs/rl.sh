@@ -13,7 +13,8 @@
 # --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
 # STAGE         rl      117 rounds of 64 matrices and 32 programs: 239 616 judged rollouts. Twice as many matrices as a
 #                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn.
-#                       The run in results/rl/run (113 rounds; the weights after 109 are shipped, as dev has it) had no
+#                       The run in results/rl/run (113 rounds, of which it has the curves and the rollouts of the last
+#                       nine, all in the history: f9a5380; the weights after 109 are shipped, as dev has it) had no
 #                       --large-drawn and --strewn matrices in the first 59 rounds, 150 large drawn ones in the next
 #                       ten, --admit-steps from the 70th on, --far from the 80th on, played from the 89th on, --shown
 #                       from the 102nd on (900, 3000 from the 107th on); --choose-steps, openings of every kind of
