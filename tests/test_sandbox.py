@@ -154,3 +154,17 @@ def test_lockdown_leaves_nothing_writable_but_the_workers_folder(tmp_path: Path)
         assert "seccomp" in said
     else:
         assert "outside refused" in said and not outside.exists()
+
+
+def test_only_the_first_worker_asks_for_the_machine_alone() -> None:
+    """What a spare measures counts for nothing, so those at work need not stand still for it."""
+    sandbox = Sandbox("sim", limit_s=5.0)
+    try:
+        first, spare = sandbox._worker, sandbox._spare
+        assert first is not None and spare is not None
+        assert [str(each.process.args[-1]).endswith("True))") for each in (first, spare)] == [True, False]  # type: ignore[index]
+        device = sandbox.device
+        sandbox.restart()
+        assert sandbox._worker is spare and sandbox.device is device
+    finally:
+        sandbox.close()

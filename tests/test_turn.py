@@ -176,19 +176,20 @@ def test_after_a_timing_the_next_one_lets_others_pass_for_a_while(
     taker: Taker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turn_module, "OPEN_S", 20.0)
-    timing, (_, inside), (_, passing) = Turn(GPU, tmp_path), taker("shared"), taker("shared")
+    told, (_, inside), (_, passing) = threading.Event(), taker("shared"), taker("shared")
+    timing = Turn(GPU, tmp_path, tell=lambda what: told.set())
     with timing.exclusive():
         pass
     enter(inside)
     waiting = threading.Thread(target=lambda: _be_alone(timing))
     waiting.start()
-    time.sleep(0.1)
+    assert told.wait(10.0), "it says that it waits"
     enter(passing)
     leave(passing)
     assert "waiting" not in timing.phases_s, "it went on while another was inside"
     leave(inside)
     waiting.join(10.0)
-    assert 0.1 < timing.phases_s["waiting"] < 10.0, "it is not kept waiting when nobody is there"
+    assert 0.0 < timing.phases_s["waiting"] < 10.0, "it is not kept waiting when nobody is there"
 
 
 @pytest.mark.parametrize("said", [b"", b"odd", struct.pack("d", 1e12)], ids=["nothing", "nonsense", "the future"])

@@ -60,7 +60,7 @@ class Sandbox:
         self._interrupted = False
         self._spare: _Process | None = None
         self._worker: _Process | None = None
-        self._worker = self._ready(self._start())
+        self._worker = self._ready(self._start(alone=True))
         self.device = self.hello.device
         """as the first worker measured it, alone on the machine; a spare starts beside other work"""
 
@@ -117,13 +117,13 @@ class Sandbox:
         self._worker = self._spare = None
         self._interrupted = False
 
-    def _start(self) -> _Process:
+    def _start(self, alone: bool = False) -> _Process:
         ours, theirs = Pipe()
         folder = Path(tempfile.mkdtemp(prefix="sparserl-worker-"))
         root = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         quiet = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} if self.backend == "sim" else {}
-        arguments = (theirs.fileno(), self.backend, str(folder), self.limit_s)
+        arguments = (theirs.fileno(), self.backend, str(folder), self.limit_s, alone)
         # not -m: then the worker's classes would be those of __main__, which this process doesn't have
         code = f"from sparserl.judge.worker import main; main(*{arguments!r})"
         with (folder / "said.txt").open("wb") as said:

@@ -333,7 +333,8 @@ def make_backend(name: str, limit_s: float) -> Backend:
     return CudaBackend(solo=True)
 
 
-def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
+def main(descriptor: int, backend: str, folder: str, limit_s: float, alone: bool = True) -> None:
+    """alone: what it measures of the GPU counts, so nobody else may be at work there; a spare's doesn't."""
     connection = Connection(descriptor)
     os.chdir(folder)
     # the folder's parent, because the temporary folder of this process is `folder`, which nobody shares
@@ -341,7 +342,7 @@ def main(descriptor: int, backend: str, folder: str, limit_s: float) -> None:
     try:
         with turn.shared():
             machine = Machine(make_backend(backend, limit_s), turns=turn.phases_s)
-        with turn.exclusive():  # it measures the L2
+        with turn.exclusive() if alone else turn.shared():  # it measures the L2
             device = machine.backend.device()
         give_turns(machine.backend, turn)
         applied = lockdown(folder) if backend == "sim" else "none (programs run on the device only)"
