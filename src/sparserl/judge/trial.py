@@ -82,8 +82,9 @@ def twin_set(reference: Reference) -> ValueSet:
 
 
 def foresee(reference: Reference) -> None:
-    """Draw what programs are shown, for trials to come."""
-    for _ in chain(first_sets(reference), sets_behind_writer(reference), sets_after(reference)):
+    """Draw what programs are shown, for trials to come. Of a large problem, whose pool takes long, what all need."""
+    more = (sets_behind_writer(reference), sets_after(reference)) if reference.fresh else ()
+    for _ in chain(first_sets(reference), *more):
         pass
 
 
