@@ -213,7 +213,7 @@ class Case:
         if len(entries) > 1:
             self._verify_all(entries, known)
             with suppress(WorkerError, Stopped, BackendError):
-                library = [name for name in beside() if name not in self.beside] if entries else []
+                library = beside() if entries and not self.beside else ()
                 with phase(took, "time"):
                     timed = self._time({str(index): entry for index, entry in entries.items()}, library, clocking)
                 self.beside.update({name: timed[name] for name in library})
