@@ -166,6 +166,34 @@ def test_programs_timed_together_get_the_verdicts_they_get_alone(judge: Judge, m
     assert all(o.timings["chain"].median_us > 0 and o.phases_s["time"] > 0 for o in together if o.correct)
 
 
+def test_baselines_are_asked_for_once_and_when_programs_have_passed(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = judge.open(pattern_of(60, 50), Problem(), seed=1)
+    as_on_a_gpu(case, monkeypatch)
+    seen: list[object] = []
+    verify, time_some, began = case._verify, case._time, case.reference.begin
+
+    def timed(entries, library, clocking):
+        seen.append(tuple(library))
+        found = time_some(entries, (), clocking)
+        return found | {name: next(iter(found.values())) for name in library}
+
+    monkeypatch.setattr(case, "_verify", lambda entry: seen.append("verified") or verify(entry))
+    monkeypatch.setattr(case, "_time", timed)
+    monkeypatch.setattr(case.reference, "begin", lambda: seen.append("other numbers") or began())
+    said = case.judge([plain(Problem()), WRONG, WAITING] * 2, beside=lambda: seen.append("asked") or ("library",))
+    assert [each.verdict.name for each in said] == ["CORRECT", "WRONG", "CORRECT"] * 2
+    verified = ["verified"] * 3
+    assert seen == ["other numbers", *verified, "asked", ("library",), *verified, ()]
+    assert list(case.beside) == ["library"]
+    del seen[:]
+    monkeypatch.setattr("sparserl.judge.case.SHOWN", 3)
+    case.judge([plain(Problem()), WRONG, WAITING] * 2)
+    assert seen == ["other numbers", *verified, ()] * 2
+    case.close()
+
+
 def test_what_is_shown_to_several_is_sent_once_and_dropped_when_others_come(
     judge: Judge, monkeypatch: pytest.MonkeyPatch
 ) -> None:

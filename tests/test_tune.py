@@ -417,7 +417,8 @@ class ScriptedCase:
     def judge(
         self, texts: Sequence[str], modes: Any, rounds: int, *rest: Any, beside: Callable[[], Sequence[str]]
     ) -> None:
-        self.beside |= self._timings(beside(), rounds) if self.timed_beside else {}
+        if self.timed_beside and not self.beside:  # as a Case
+            self.beside = self._timings(beside(), rounds)
 
     def race(
         self, named: dict[str, str], names: Sequence[str], modes: Any, rounds: int, *rest: Any, verify: str

@@ -35,9 +35,7 @@ class JudgeReferee:
         self.repeatable = case.device.backend == "sim"
 
     def judge(self, texts: Sequence[str], rounds: int, told: Callable[[int, Outcome], None]) -> None:
-        wanted = not self.repeatable and not self.case.beside  # once a case
-        beside = self.case.baselines if wanted else tuple
-        self.case.judge(texts, (self.mode,), rounds, QUICK_MS, told, beside=beside)
+        self.case.judge(texts, (self.mode,), rounds, QUICK_MS, told, beside=self.case.baselines)
 
     def race(self, texts: Sequence[str], rounds: int, baselines: bool) -> tuple[list[Outcome], dict[str, Timing]]:
         names = self.case.baselines() if baselines else ()

@@ -96,7 +96,8 @@ class Case:
 
         `on_outcome` is told each index and Outcome as it is known: on a GPU some at a time. beside: baselines that the
         first of them to be timed side by side are timed with, for `self.beside`: a turn alone on the GPU less. It is
-        called once those have passed: what is put before is lost to the first that fails.
+        called when those have passed (what is put before is lost to the first that fails), and once a case has them
+        no more.
         """
         outcomes: dict[int, Outcome] = {}
 

@@ -30,6 +30,10 @@ ROOM_BYTES = {"cuda": 24 << 30, "sim": 2 << 30}
 AT_ONCE = {"cuda": 8, "sim": 1}
 """products of a trial; a simulator is not waited for, and stops at the first wrong one"""
 
+HANG_S, SLOW_S = 4.0, 4e-6
+"""what a program on a GPU may take for products that are under way together: at least, and for each nonzero and column
+of B. Who tunes waits for a program that hangs, and so do those who use the GPU too"""
+
 BESIDE = "beside"
 """the structure of a matrix that is not the case's own"""
 
@@ -49,11 +53,6 @@ class Entry:
     name: str = ""
     """under which the worker has it; names are never used twice"""
 
-
-HANG_S, SLOW_S = 4.0, 4e-6
-"""what a program on a GPU may take for products that are under way together: at least, and for each nonzero and column
-of B (one thread alone that adds all of it up needs a tenth of that). A program that hangs has half of a GPU that others
-use too, and whoever tunes waits for it"""
 
 Watcher = Callable[[int, Outcome], None]
 

@@ -37,7 +37,7 @@ class Twins:
 
     def foresee(self) -> None:
         """Make them, and draw what programs to come are shown there."""
-        for _, reference in self._twins():
+        for _, reference in self._all():
             twin_set(reference)
 
     def of(self, prepared: Prepared) -> tuple[Packed, Reference] | None:
@@ -45,7 +45,7 @@ class Twins:
 
         Packed twins are kept: who asks while there is something to wait for, need not wait later.
         """
-        for packs, reference in self._twins():
+        for packs, reference in self._all():
             try:
                 packed = packs.get(prepared.layout)
                 job = assemble(prepared.program, packed, self._problem, self._sms)
@@ -55,7 +55,7 @@ class Twins:
                 return packed, reference
         return None
 
-    def _twins(self) -> list[tuple[Packs, Reference]]:
+    def _all(self) -> list[tuple[Packs, Reference]]:
         if self._made is None:
             twins = _twins(self._pattern, self._seed)
             self._made = [(Packs(twin), Reference(twin, self._problem, self._seed)) for twin in twins]

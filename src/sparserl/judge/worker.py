@@ -333,7 +333,7 @@ def make_backend(name: str, limit_s: float) -> Backend:
     return CudaBackend(solo=True)
 
 
-def main(descriptor: int, backend: str, folder: str, limit_s: float, alone: bool = True) -> None:
+def main(descriptor: int, backend: str, folder: str, limit_s: float, alone: bool) -> None:
     """alone: what it measures of the GPU counts, so nobody else may be at work there; a spare's doesn't."""
     connection = Connection(descriptor)
     os.chdir(folder)

@@ -160,7 +160,7 @@ def read_plan(path: Path) -> list[tuple[RLConfig, Places]]:
     except (OSError, UnicodeDecodeError) as error:
         raise SparseRLError(f"The plan {path} can't be read ({error}).") from error
     app = typer.Typer(add_completion=False)
-    app.command()(functools.wraps(rl)(_of_a_plan))
+    app.command()(functools.wraps(rl)(lambda **given: _of_a_plan(given)))
     command = typer.main.get_command(app)
     found = []
     for number, line in enumerate(lines, 1):
@@ -174,7 +174,7 @@ def read_plan(path: Path) -> list[tuple[RLConfig, Places]]:
     return found
 
 
-def _of_a_plan(**given: Any) -> tuple[RLConfig, Places]:
+def _of_a_plan(given: dict[str, Any]) -> tuple[RLConfig, Places]:
     if given["only_samples"]:
         raise SparseRLError("The runs of a plan are trained: give --only-samples to `sparserl train rl`.")
     return _asked(given)

@@ -253,8 +253,9 @@ def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Wat
         tokens += int(figures["tokens"])
         if crew.first:
             _note(places.out, curves, figures)
-        until_next_s = 2 * time.monotonic() - began_s - clock_s
-        time_is_up = crew.told(bool(config.loop.budget_s) and until_next_s > config.loop.budget_s)
+        now_s = time.monotonic()
+        with_another_s = (now_s - clock_s) + (now_s - began_s)
+        time_is_up = crew.told(bool(config.loop.budget_s) and with_another_s > config.loop.budget_s)
         if time_is_up or run.number == config.rounds or time.monotonic() - saved_s > config.loop.save_every_s:
             run.save()
             saved_s = time.monotonic()

@@ -232,7 +232,7 @@ class GroupJudge:
             with self._case(job.prompt, held) as case:
                 say = lambda at, outcome, part=part: told("judged", part[at], self._told(outcome))  # noqa: E731
                 texts = [job.texts[i] for i in part]
-                beside = tuple if one_by_one else partial(self._wanted_beside, job.prompt, case)
+                beside = partial(self._wanted_beside, job.prompt, case)
                 yield from case.judge(texts, config.modes, config.rounds, config.graph_ms, say, beside=beside)
 
     def _wanted_beside(self, prompt: Prompt, case: Case) -> Sequence[str]:

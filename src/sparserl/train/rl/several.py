@@ -51,12 +51,13 @@ def several(runs: Sequence[Asked], watch: Watch | None = None, budget_s: float =
                 yield Finished(each.out, 0, asked.rounds, 0, 0.0, {})
                 return
             own = replace(asked, loop=replace(asked.loop, budget_s=left_s)) if budget_s else asked
+            before = rounds_done(each)
             with open_table(own, each, crew, referee) as table:
                 found = train(own, each, table, crew, watch)
             yield found
             if not found.complete:
                 return
-            round_s = found.seconds / found.step
+            round_s = found.seconds / max(1, found.step - before)
             gc.collect()  # captured graphs hold their memory until then
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
@@ -86,5 +87,10 @@ def known_to(runs: Sequence[Asked]) -> tuple[Path, ...]:
 
 def is_done(config: RLConfig, places: Places) -> bool:
     """Whether the folder holds the policy of the last round."""
+    return rounds_done(places) >= config.rounds
+
+
+def rounds_done(places: Places) -> int:
+    """After which round the folder's policy was written; 0 where there is none."""
     folder = places.out / POLICY
-    return folder.exists() and int(read_config(folder)["notes"].get("step", 0)) >= config.rounds
+    return int(read_config(folder)["notes"].get("step", 0)) if folder.exists() else 0
