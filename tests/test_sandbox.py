@@ -168,3 +168,15 @@ def test_only_the_first_worker_asks_for_the_machine_alone() -> None:
         assert sandbox._worker is spare and sandbox.device is device
     finally:
         sandbox.close()
+
+
+def test_what_a_worker_spent_that_is_replaced_though_it_is_well_is_not_forgotten() -> None:
+    sandbox = Sandbox("sim", limit_s=5.0)
+    try:
+        sandbox.turns_s()
+        sandbox.call("open", dtype="float32")
+        sandbox.recycle()
+        assert sandbox.turns_s()["worker_open"] > 0
+        assert "worker_open" not in sandbox.turns_s(), "told once"
+    finally:
+        sandbox.close()

@@ -167,7 +167,7 @@ class Desk:
         if self.holds(entry):
             return
         if self.sandbox.backend == "sim" and not self._loaded and self.sandbox.loads >= RECYCLE_AFTER:
-            self.sandbox.restart()
+            self.sandbox.recycle()
         generation = self.sandbox.generation
         try:
             self._load(entry)

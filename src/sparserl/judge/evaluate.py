@@ -19,7 +19,7 @@ from sparserl.backends.backend import Device
 from sparserl.errors import BackendError
 from sparserl.judge.case import Case
 from sparserl.judge.compiling import Compiler
-from sparserl.judge.sandbox import Sandbox, WorkerError
+from sparserl.judge.sandbox import Sandbox
 from sparserl.matrix import Pattern
 from sparserl.records import Problem
 
@@ -65,11 +65,7 @@ class Judge:
 
     def turns_s(self) -> dict[str, float]:
         """'waiting' for others on the GPU, 'alone' on it, and by command: the worker's seconds since last asked for."""
-        try:
-            found: dict[str, float] = self._sandbox.call("turns_s")
-        except WorkerError:  # what it knew is gone with it
-            return {}
-        return found
+        return self._sandbox.turns_s()
 
     def close(self) -> None:
         self._compiler.close()

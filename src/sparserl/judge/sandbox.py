@@ -19,6 +19,7 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import Any
 
+from sparserl import phases
 from sparserl.backends.backend import Device
 from sparserl.errors import BackendError
 from sparserl.judge import channel
@@ -58,6 +59,7 @@ class Sandbox:
         self.tenant: object = None  # whose data the worker holds
         self.loads = 0  # programs this worker was given
         self._interrupted = False
+        self._spent_s: dict[str, float] = {}
         self._spare: _Process | None = None
         self._worker: _Process | None = None
         self._worker = self._ready(self._start(alone=True))
@@ -110,6 +112,18 @@ class Sandbox:
         self._worker = None
         spare, self._spare = self._spare or self._start(), None
         self._worker = self._ready(spare)
+
+    def recycle(self) -> None:
+        """Give up a worker that is well; what it spent is not forgotten."""
+        self._spent_s = self.turns_s()
+        self.restart()
+
+    def turns_s(self) -> dict[str, float]:
+        """What its workers spent since it was last asked; what one knew that died of a program is gone."""
+        spent, self._spent_s = self._spent_s, {}
+        with contextlib.suppress(WorkerError):
+            phases.add(spent, self.call("turns_s"))
+        return spent
 
     def close(self) -> None:
         self._stop(self._worker)
