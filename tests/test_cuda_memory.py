@@ -15,7 +15,7 @@ from sparserl.backends.cuda_memory import CudaMemory
 from sparserl.backends.cuda_pool import Pool
 from sparserl.backends.cuda_post import Post
 from sparserl.backends.driver import StickyError
-from sparserl.errors import BackendError
+from sparserl.errors import BackendError, NoRoomError
 
 STREAM = 7
 PAGES, HOSTED = np.zeros(cuda_post.ROOM_BYTES, np.uint8), "cuMemAllocHost"
@@ -59,7 +59,7 @@ def memory_of(said: Said, solo: bool) -> CudaMemory:
 
 def pool() -> Pool:
     made = Pool.__new__(Pool)
-    made._stream, made.dead = STREAM, []
+    made._stream, made.dead, made._pool = STREAM, [], "the pool"
     return made
 
 
@@ -150,8 +150,24 @@ def test_no_room_is_said_in_gigabytes_and_a_broken_device_as_it_is(said: Said, m
         return take
 
     monkeypatch.setattr(memory._pool, "take", fails(BackendError("cuMemAllocAsync failed: OUT_OF_MEMORY")))
-    with pytest.raises(BackendError, match=r"no room for 3\.00 GB"):
+    with pytest.raises(NoRoomError, match=r"no room for 3\.00 GB"):
         memory.alloc(3_000_000_000)
     monkeypatch.setattr(memory._pool, "take", fails(StickyError("cuMemFreeAsync failed: ILLEGAL_ADDRESS")))
     with pytest.raises(StickyError, match="ILLEGAL"):
         memory.alloc(8)
+
+
+def test_what_nobody_holds_is_given_back_once_the_stream_has_freed_it(said: Said) -> None:
+    memory = memory_of(said, solo=True)
+    held = memory.alloc(100)
+    freed = memory.alloc(200)
+    address = freed.start
+    said.clear()
+    del freed
+    memory.give_back()
+    assert said[-3:] == [("cuMemFreeAsync", address, STREAM), ("cuStreamSynchronize", STREAM),
+                         ("cuMemPoolTrimTo", "the pool", cuda_pool.SPARED_BYTES)]  # fmt: skip
+    assert held.size_bytes == 100
+    said.clear()
+    memory_of(said, solo=False).give_back()  # torch's, which serves the caller's own arrays too
+    assert not any(each[0].startswith("cuMem") for each in said)

@@ -13,12 +13,13 @@ from sparserl import recipes
 from sparserl.backends.backend import Device
 from sparserl.judge import timing
 from sparserl.judge.case import Case
-from sparserl.judge.desk import Desk
+from sparserl.judge.desk import AT_ONCE, Desk
 from sparserl.judge.evaluate import Judge
 from sparserl.judge.handed import Near
 from sparserl.judge.plain import NAME, plain
 from sparserl.judge.reference import SHARED, Reference
-from sparserl.judge.sandbox import WorkerError
+from sparserl.judge.sandbox import TURN_LIMIT_S, WorkerError
+from sparserl.judge.trial import Stopped, Trial
 from sparserl.matrix import Pattern
 from sparserl.records import Order, Outcome, Problem, Timing, Verdict
 
@@ -543,3 +544,85 @@ def test_a_program_that_hangs_on_a_gpu_is_not_waited_for_long(backend: str, nonz
     sandbox = SimpleNamespace(backend=backend, limit_s=20.0)
     packs = SimpleNamespace(pattern=SimpleNamespace(nonzeros=nonzeros))
     assert Desk(Problem(), packs, sandbox).patience_s == pytest.approx(expected, rel=1e-3)  # type: ignore[arg-type]
+
+
+COUNTING = """\
+// layout: rows index=int32
+// workspace: counter int[1] zeroed
+// launch: spmv<<<div_up(rows, 128), 128>>>
+extern "C" __global__ void spmv(int rows, int columns, int nonzeros, int padded, const int* row_start,
+                                const index_t* cols, const value_t* vals, const value_t* x, value_t* y, int* counter)
+{
+    const int row = blockIdx.x * 128 + threadIdx.x;
+    acc_t sum = 0;
+    for (int j = row < rows ? row_start[row] : 0; j < (row < rows ? row_start[row + 1] : 0); ++j)
+        sum += vals[j] * x[cols[j]];
+    if (row < rows) y[row] = sum;
+    if (row == 0) y[atomicAdd(counter, 1) * 1000000000] = sum;
+}
+"""
+
+
+def test_a_later_failure_counts_before_an_earlier_wrong_result(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dirty after its first product, out of bounds in its second: the worker has dropped the layout of all by then."""
+    monkeypatch.setitem(AT_ONCE, "sim", 8)
+    case = judge.open(pattern_of(60, 50), Problem(), seed=1)
+    as_on_a_gpu(case, monkeypatch)
+    outcomes = case.judge([plain(Problem()), COUNTING, plain(Problem())])
+    assert [each.verdict for each in outcomes] == [Verdict.CORRECT, Verdict.FAILED, Verdict.CORRECT]
+    case.close()
+
+
+def test_who_loses_what_the_timing_left_behind_is_timed_again_before_it_is_looked_at(
+    judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = judge.open(pattern_of(60, 50), Problem(), seed=1)
+    as_on_a_gpu(case, monkeypatch)
+    timed, time_some = [], case._time
+    monkeypatch.setattr(case, "_time", lambda entries, *rest: timed.append(len(entries)) or time_some(entries, *rest))
+
+    def recheck(trial) -> None:
+        if len(timed) == 1:
+            raise Stopped(Verdict.FAILED, "crashed after it was timed")
+
+    monkeypatch.setattr(Trial, "recheck", recheck)
+    verdicts = [each.verdict.name for each in case.judge([plain(Problem()), WAITING, plain(Problem())])]
+    assert verdicts == ["FAILED", "CORRECT", "CORRECT"]
+    assert timed == [3, 1, 1], "both that are left were put there anew"
+    case.close()
+
+
+def test_a_race_leaves_out_who_hangs_in_it(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = judge.open(pattern_of(60, 50), Problem(), seed=1)
+    as_on_a_gpu(case, monkeypatch)
+    time_some = case._time
+
+    def hanging(entries, *rest):
+        if "bad" in entries:
+            raise WorkerError("ran past the time limit")
+        return time_some(entries, *rest)
+
+    monkeypatch.setattr(case, "_time", hanging)
+    race = case.race({"good": plain(Problem()), "bad": WAITING}, (), ("chain",), 1)
+    assert set(race) == {"good"} and race.outcomes["bad"].verdict is Verdict.FAILED
+    assert race.outcomes["bad"].reason == "while it was timed: ran past the time limit"
+
+
+def test_nobody_keeps_others_from_timing_until_they_give_up() -> None:
+    sandbox = SimpleNamespace(backend="cuda", limit_s=20.0)
+    packs = SimpleNamespace(pattern=SimpleNamespace(nonzeros=10**9))
+    desk = Desk(Problem(), packs, sandbox)  # type: ignore[arg-type]
+    assert desk.timing_limit_s(3) == 60.0 and desk.timing_limit_s(40) == TURN_LIMIT_S / 2
+
+
+def test_what_is_not_wanted_any_more_is_not_foreseen(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = judge.open(pattern_of(60, 60), Problem(), seed=4)
+    drawn: list[str] = []
+    make = Reference._make
+    monkeypatch.setattr(
+        Reference, "_make", lambda self, kind, *where: drawn.append(kind) or make(self, kind, *where)
+    )  # fmt: skip
+    case.foresee(lambda: len(drawn) < 2)
+    assert len(drawn) == 2
+    assert only(case.judge([WAITING])).correct, "the others are drawn when they are needed"
+    case.close()

@@ -180,3 +180,34 @@ def test_what_a_worker_spent_that_is_replaced_though_it_is_well_is_not_forgotten
         assert "worker_open" not in sandbox.turns_s(), "told once"
     finally:
         sandbox.close()
+
+
+def test_a_spare_that_does_not_start_is_done_without() -> None:
+    sandbox = Sandbox("sim", limit_s=5.0)
+    try:
+        assert sandbox._spare is not None
+        sandbox._spare.process.kill()
+        sandbox._spare.process.wait()
+        sandbox.settle()
+        sandbox.settle()
+        assert sandbox.call("echo", message=5) == 5, "the worker is well"
+        sandbox.restart()
+        assert sandbox.call("echo", message=6) == 6, "and another one can be started"
+    finally:
+        sandbox.close()
+
+
+def test_ctrl_c_while_a_worker_is_replaced_leaves_a_judge_that_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    sandbox = Sandbox("sim", limit_s=5.0)
+
+    def interrupted(worker: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(sandbox, "_ready", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                sandbox.restart()
+        assert sandbox.call("echo", message=7) == 7
+    finally:
+        sandbox.close()

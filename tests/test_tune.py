@@ -18,7 +18,7 @@ import sparserl
 from layout_shapes import SHAPES
 from sparserl import referee, store
 from sparserl.backends.backend import Device
-from sparserl.errors import SparseRLError
+from sparserl.errors import BackendError, SparseRLError
 from sparserl.findings import Candidate, Findings
 from sparserl.judge.case import Race
 from sparserl.matrix import Pattern
@@ -462,3 +462,38 @@ def test_a_judge_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
             break
         time.sleep(0.05)
     assert not Path(f"/proc/{process}").exists()
+
+
+# ---- a machine that fails
+
+
+class Failing(FakeReferee):
+    def race(self, texts: Sequence[str], rounds: int, baselines: bool) -> tuple[list[Outcome], dict[str, Timing]]:
+        raise BackendError("The worker failed twice.")
+
+
+def test_what_was_right_counts_where_the_machine_fails_afterwards() -> None:
+    found = searched(Failing({"p0": 3.0, "p1": 2.0}), ["p0", "p1", "p2"])
+    assert found.fault == "The worker failed twice." and not found.interrupted and not found.complete
+    assert found.best is not None and found.best.name == "p1"
+    assert found.record({}, "p1")["fault"] == found.fault
+
+
+def test_where_nothing_was_right_the_machines_fault_is_told() -> None:
+    with pytest.raises(BackendError, match="failed twice"):
+        searched(Failing({}), ["p0"])
+
+
+def test_candidates_that_come_later_are_the_only_ones_to_be_judged_then() -> None:
+    class Listening(FakeReferee):
+        def judge(self, texts: Sequence[str], rounds: int, told: Callable[[int, Outcome], None]) -> None:
+            judged.append(list(texts))
+            super().judge(texts, rounds, told)
+
+    judged: list[list[str]] = []
+    found = Findings("solver", "gpu", [candidate("p0"), candidate("p1")])
+    halve(found, Listening({}), lambda step: None)
+    found.candidates.append(candidate("p2"))
+    halve(found, Listening({"p2": 2.0}), lambda step: None, first=2)
+    assert judged == [["p0", "p1"], ["p2"]]
+    assert found.best is not None and found.best.name == "p2" and found.candidates[0].verdict == "wrong"

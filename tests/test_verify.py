@@ -221,3 +221,27 @@ def test_a_matrix_without_entries_wants_zeros(shape):
     reference.neighbours(check)
     if shape[0] == shape[1]:
         reference.draw_chain(row_sums=False)
+
+
+@pytest.mark.parametrize("order", ["row", "col"])
+def test_what_is_changed_in_a_neighbour_is_seen_where_half_of_x_is_zeros(order):
+    """The sign of a zero, or of what meets one, tells nobody from a program that remembers its last result."""
+    pattern, problem = pattern_of(), Problem("spmm", "float32", 4, order, order)
+    for seed in range(20):
+        reference = Reference(pattern, problem, seed=seed, pooled=True)
+        check = reference.draw("fed")
+        x = check.x.copy()
+        x[reference._random.random(len(x)) < 0.5] = 0
+        check = reference._finish("", check.values, x)
+        by_value, by_x = reference.neighbours(check)
+        old = multiply(pattern, problem, check)
+        assert compare(pattern, problem, by_value, old) and compare(pattern, problem, by_x, old), seed
+
+
+def test_neighbours_of_a_set_of_zeros_are_drawn_all_the_same():
+    pattern, problem = pattern_of(), Problem()
+    reference = Reference(pattern, problem, seed=1)
+    check = reference.draw("narrow")
+    none = reference._finish("", check.values, np.zeros_like(check.x))
+    for changed in reference.neighbours(none):
+        assert not compare(pattern, problem, changed, multiply(pattern, problem, changed))

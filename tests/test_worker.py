@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ from sparserl import layouts, program, recipes
 from sparserl.assemble import assemble
 from sparserl.backends.backend import Part
 from sparserl.backends.sim import SimBackend
+from sparserl.errors import BackendError, NoRoomError
 from sparserl.families import make
 from sparserl.judge import plain, stock, worker
 from sparserl.judge.handed import Asked, Check, Near, Which
@@ -300,3 +303,22 @@ def test_a_chain_that_fails_when_done_plainly_goes_no_further() -> None:
     found = machine.chain("plain", given, PATTERN.rows, 4, feed_back=True)
     assert [each.failed for each in found] == ["changed its input 'cols'"]
     backend.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"), [(NoRoomError("no room for 3 GB"), "broken"), (BackendError("no such kernel"), "refused")]
+)
+def test_a_worker_without_room_for_a_program_is_replaced_before_it_is_blamed(error: Exception, said: str) -> None:
+    def load() -> None:
+        raise error
+
+    machine, turn = SimpleNamespace(load=load, turns={}), SimpleNamespace(shared=nullcontext)
+    assert worker._answer(machine, turn, "load", {})[0] == said  # type: ignore[arg-type]
+
+
+def test_a_case_that_is_done_with_gives_its_memory_back(backend: Watched, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = machine_of(backend, Problem())
+    held: list[int] = []
+    monkeypatch.setattr(backend, "give_back", lambda: held.append(len(machine.structures) + len(machine.programs)))
+    machine.close_case()
+    assert held == [0], "nothing is held any more when it is asked for"

@@ -128,6 +128,8 @@ def _verdict(operator: Operator) -> list[str]:
     lines = []
     if operator.report["interrupted"]:
         lines.append("Stopped early: this is the best of what was verified so far.")
+    elif fault := operator.report.get("fault"):
+        lines.append(f"The machine failed before all was done; this is the best of what was verified so far. {fault}")
     if not result["generated"]:
         lines.append(f"{result['kept']} stays: no candidate was faster. The operator runs it.")
     how = "modelled by the simulator, not measured" if result["time_source"] == "modelled" else "measured"

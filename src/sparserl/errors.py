@@ -48,6 +48,10 @@ class BackendError(SparseRLError):
     """A backend isn't available here, or the machine under it stopped working."""
 
 
+class NoRoomError(BackendError):
+    """The machine has no memory left for something. It is well otherwise."""
+
+
 class OperatorError(SparseRLError):
     """An operator was called with something it can't multiply, or its file can't be loaded."""
 

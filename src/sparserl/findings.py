@@ -80,9 +80,16 @@ class Findings:
     """cuSPARSE's variants on a GPU, the plain CSR kernel on the simulator"""
     best: Candidate | None = None
     interrupted: bool = False
+    fault: str = ""
+    """of the machine, after candidates had passed: what was known until then counts"""
     phases_s: dict[str, float] = field(default_factory=dict)
     worker_s: dict[str, float] = field(default_factory=dict)
     """what the judge's worker spent on each command, and waiting for its turns; within the phases"""
+
+    @property
+    def complete(self) -> bool:
+        """Whether all was done that was to be done."""
+        return not self.interrupted and not self.fault
 
     @property
     def baseline(self) -> tuple[str, Timing] | None:
@@ -115,6 +122,7 @@ class Findings:
             **about,
             "result": result,
             "interrupted": self.interrupted,
+            "fault": self.fault,
             "baselines": {name: asdict(timing) for name, timing in self.baselines.items()},
             "candidates": [c.record() for c in self.ranked()],
             "phases_s": phases.rounded(self.phases_s),

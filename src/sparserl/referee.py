@@ -106,7 +106,7 @@ class Ahead:
 
     def __init__(self, device: str, programs: int, asked: Asked) -> None:
         """`programs` will be compiled side by side."""
-        self.device, self._taken = device, False
+        self.device, self._taken, self._dropped = device, False, threading.Event()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="sparserl-judge")
         self._started = self._threads.submit(self._start, programs)
         self._opened = self._threads.submit(self._open, asked)
@@ -134,6 +134,7 @@ class Ahead:
     def drop(self) -> None:
         """Keep it for the next one, unless somebody took it."""
         if not self._taken:
+            self._dropped.set()
             with suppress(SparseRLError):
                 judge, case = self.take()
                 case.close()
@@ -150,7 +151,7 @@ class Ahead:
         case = judge.open(*asked)
         with suppress(SparseRLError):  # then it is told when they are asked for
             case.baselines()
-        case.foresee()
+        case.foresee(lambda: not self._dropped.is_set())
         return case
 
 

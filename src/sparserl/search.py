@@ -9,14 +9,18 @@ It knows a Referee, not the judge: what it needs is two verbs, so tests replay r
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from sparserl.errors import BackendError
 from sparserl.findings import Candidate, Findings
 from sparserl.phases import phase
 from sparserl.records import LayoutLine, Outcome, Timing
+
+log = logging.getLogger(__name__)
 
 NOISE = 0.02
 """times closer than this share are a tie"""
@@ -105,11 +109,16 @@ def _settings(recipe: Priced) -> str:
     return f"{recipe.layout.name} {recipe.layout.index} {sorted(recipe.params.items())}"
 
 
-def halve(found: Findings, referee: Referee, watch: Watcher, rewrite: Rewrite | None = None) -> None:
-    """Try all of `found.candidates` and settle `found.best`. On Ctrl-C what is known so far counts."""
+def halve(
+    found: Findings, referee: Referee, watch: Watcher, rewrite: Rewrite | None = None, first: int = 0
+) -> None:
+    """Try all of `found.candidates` (those before `first` were tried already) and settle `found.best`.
+
+    On Ctrl-C what is known so far counts, and so it does where the machine fails after something was right.
+    """
     try:
         with phase(found.phases_s, "judge"):
-            _judge_from(0, found, referee, watch)
+            _judge_from(first, found, referee, watch)
         if rewrite is not None:
             with phase(found.phases_s, "rewrite"):
                 _judge_rewritten(rewrite, found, referee, watch)
@@ -119,6 +128,11 @@ def halve(found: Findings, referee: Referee, watch: Watcher, rewrite: Rewrite | 
             _race(found, finalists, referee, watch)
     except KeyboardInterrupt:
         found.interrupted = True
+    except BackendError as error:
+        if not any(c.correct for c in found.candidates):
+            raise
+        log.warning("The tuning ends early: %s", error)
+        found.fault = str(error)
     found.best = best_of([c for c in found.candidates if c.correct])
     found.compare()
 

@@ -167,7 +167,7 @@ def tune(
     with phase(found.phases_s, "operator"):
         engine, name = _settle(matrix, settings, found, backend)
     report = {**found.record(about, name), "from_cache": False}
-    if kept is not None and not found.interrupted:
+    if kept is not None and found.complete:
         kept.put(engine, report)
     return Operator(matrix, settings.problem, engine, report, order)
 
@@ -225,9 +225,10 @@ def explore(
     with open_referee(settings.mode, ahead) as referee:
         halve(found, referee, watch, rewrite)
         if found.best is None and not found.interrupted and settings.policy == "nano":
+            written = len(found.candidates)
             found.candidates += recipe_candidates(pattern, settings, ahead.machine())
-            halve(found, referee, watch)
-        if not found.interrupted:
+            halve(found, referee, watch, first=written)
+        if found.complete:
             found.worker_s = referee.worker_s()
     return found
 

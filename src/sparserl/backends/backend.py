@@ -171,6 +171,9 @@ class Backend(Protocol):
     def room_bytes(self) -> int:
         """What could still be allocated, about."""
 
+    def give_back(self) -> None:
+        """Let others have memory that was used here and is no more."""
+
     def write(self, buffer: Buffer, array: np.ndarray, first_byte: int = 0) -> None:
         """Into `buffer`, from this byte of it on."""
 

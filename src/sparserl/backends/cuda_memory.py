@@ -21,7 +21,7 @@ from sparserl.backends.cuda_pool import Pool
 from sparserl.backends.cuda_post import Post
 from sparserl.backends.driver import StickyError, call
 from sparserl.backends.instruments import Instruments, Picked
-from sparserl.errors import BackendError
+from sparserl.errors import BackendError, NoRoomError
 from sparserl.values import store
 
 GUARD_BYTE = 0xA5
@@ -119,7 +119,7 @@ class CudaMemory:
         except StickyError:
             raise
         except (BackendError, MemoryError) as error:
-            raise BackendError(
+            raise NoRoomError(
                 f"The device has no room for {size_bytes / 1e9:.2f} GB: free some memory or take a smaller matrix."
             ) from error
         buffer = CudaBuffer(raw, size_bytes)
@@ -147,6 +147,11 @@ class CudaMemory:
     def room_bytes(self) -> int:
         self.enter()
         return int(call("cuMemGetInfo")[0])
+
+    def give_back(self) -> None:
+        self.enter()
+        if self._pool is not None:
+            self._pool.give_back()
 
     def write(self, buffer: Buffer, array: Array, first_byte: int = 0) -> None:
         data = np.ascontiguousarray(array)

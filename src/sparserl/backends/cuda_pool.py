@@ -1,7 +1,7 @@
 """The driver's own memory, in the order of one stream: what torch's is elsewhere, without the seconds that torch takes.
 
 For a process in which nothing but one backend works on the device: the judge's worker, of which a spare starts beside
-every timing. What is freed stays with the process and serves the next one.
+every timing. What is freed stays with the process and serves the next one, until `give_back`.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from sparserl.backends.driver import call
 
 KEPT_BYTES = 2**62
 """what the pool keeps when nobody holds it: all"""
+SPARED_BYTES = 256 << 20
+"""what it keeps when a matrix is done with: enough for most, so that many small ones one after another cost nothing"""
 
 
 class Pooled:
@@ -38,11 +40,20 @@ class Pool:
         self.dead: list[int] = []
         """addresses that nobody holds any longer"""
         kept = driver.bindings().CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-        pool = call("cuDeviceGetDefaultMemPool", call("cuDeviceGet", device))
-        call("cuMemPoolSetAttribute", pool, kept, driver.bindings().cuuint64_t(KEPT_BYTES))
+        self._pool = call("cuDeviceGetDefaultMemPool", call("cuDeviceGet", device))
+        call("cuMemPoolSetAttribute", self._pool, kept, driver.bindings().cuuint64_t(KEPT_BYTES))
 
     def take(self, size_bytes: int) -> Pooled:
         """So many bytes. Raises BackendError where there is no room."""
+        self._free()
+        return Pooled(self, int(call("cuMemAllocAsync", size_bytes, self._stream)), size_bytes)
+
+    def give_back(self) -> None:
+        """To the device what nobody holds, but for `SPARED_BYTES`: others work there too."""
+        self._free()
+        call("cuStreamSynchronize", self._stream)
+        call("cuMemPoolTrimTo", self._pool, SPARED_BYTES)
+
+    def _free(self) -> None:
         while self.dead:
             call("cuMemFreeAsync", self.dead.pop(), self._stream)
-        return Pooled(self, int(call("cuMemAllocAsync", size_bytes, self._stream)), size_bytes)

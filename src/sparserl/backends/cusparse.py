@@ -28,7 +28,7 @@ from sparserl.backends.backend import Buffer
 from sparserl.backends.cuda import CudaBackend
 from sparserl.backends.cuda_executable import CudaBuffer
 from sparserl.backends.cuda_timing import Held
-from sparserl.errors import BackendError
+from sparserl.errors import BackendError, NoRoomError
 from sparserl.records import Problem
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ def prepare(
         except _RefusedError as refused:
             backend.settle()  # a fault in the library is sticky and says so here
             return f"cuSPARSE {version()} refuses {name}: {refused}"
+        except NoRoomError as full:  # for one variant; the others may fit
+            return f"{name} is left out: {full}"
 
 
 def version() -> str:

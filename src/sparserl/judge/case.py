@@ -50,6 +50,10 @@ class Race(dict[str, Timings]):
         self.outcomes: dict[str, Outcome] = {}
 
 
+def _over_timing(error: WorkerError) -> Stopped:
+    return Stopped(Verdict.FAILED, f"while it was timed: {error}")
+
+
 @dataclass(frozen=True)
 class _Clocking:
     """How programs are timed."""
@@ -117,11 +121,14 @@ class Case:
             self._judge_some(some, clocking, known, beside)
         return [outcomes[i] for i in range(len(texts))]
 
-    def foresee(self) -> None:
-        """Draw the numbers that the next programs will be shown: for who has time before they are there."""
+    def foresee(self, wanted: Callable[[], bool] = lambda: True) -> None:
+        """Draw the numbers that the next programs will be shown: for who has time before they are there.
+
+        wanted: looked at in between, as a set of a large problem takes seconds.
+        """
         self._begin()
-        foresee(self.reference)
-        if self.reference.fresh:
+        foresee(self.reference, wanted)
+        if self.reference.fresh and wanted():
             self._twins.foresee()
         self._foreseen = True
 
@@ -162,10 +169,11 @@ class Case:
         entries = {names[index]: entry for index, entry in self._compiled(list(named.values()), refused)}
         self._begin()
         self._verify_all(entries if verify == "around" else {}, race.outcomes.__setitem__)
-        readings = self._time_together(entries, library, _Clocking(tuple(modes), rounds, graph_ms), race)
+        clocking = _Clocking(tuple(modes), rounds, graph_ms)
+        readings = self._time_together(entries, library, clocking, race)
         for name, timings in readings.items():
             if name in entries:
-                race.outcomes[name] = self._settled(entries[name], timings, recheck=verify != "not")
+                race.outcomes[name] = self._settled(entries[name], timings, clocking, verify != "not")
             if name in library or race.outcomes[name].correct:
                 race[name] = timings
         return race
@@ -221,7 +229,7 @@ class Case:
         for index, entry in entries.items():
             if timed:
                 entry.phases_s["time"] = took["time"] / len(entries)
-                known(index, self._settled(entry, timed[str(index)]))
+                known(index, self._settled(entry, timed[str(index)], clocking))
             else:
                 known(index, self._judged(entry, clocking))
 
@@ -231,11 +239,11 @@ class Case:
             self._verify(entry)
             with phase(entry.phases_s, "time"):
                 timings = self._time({"": entry}, (), clocking)[""]
-            return self._settled(entry, timings)
+            return self._settled(entry, timings, clocking)
         except Stopped as stopped:
             return self._stopped(entry, stopped)
         except WorkerError as error:
-            return self._stopped(entry, Stopped(Verdict.FAILED, f"while it was timed: {error}"))
+            return self._stopped(entry, _over_timing(error))
         finally:
             self._desk.unload(entry)
 
@@ -281,15 +289,20 @@ class Case:
             if self._modelled:
                 self._desk.unload(entry)
 
-    def _settled(self, entry: Entry, timings: Timings, recheck: bool = True) -> Outcome:
+    def _settled(self, entry: Entry, timings: Timings, clocking: _Clocking, recheck: bool = True) -> Outcome:
         """After timing: verified once more, and the times themselves looked at."""
         try:
             if recheck:
+                if not self._modelled and not self._desk.holds(entry):
+                    # one that was timed beside it failed since, and what the timing left behind went with that
+                    self._time({"": entry}, (), clocking)
                 self._desk.load(entry)
                 with phase(entry.phases_s, "verify"):
                     self._trial(entry).recheck()
         except Stopped as stopped:
             return self._stopped(entry, stopped)
+        except WorkerError as error:
+            return self._stopped(entry, _over_timing(error))
         finally:
             self._desk.unload(entry)
         if any(map(timing.implausible, timings.values())):  # the floor is measured too: look at it once more
@@ -338,7 +351,7 @@ class Case:
         try:
             try:
                 return self._time(entries, library, clocking)
-            except Stopped:
+            except (WorkerError, Stopped):
                 self._leave_out(entries, clocking, race)
                 return self._time(entries, library, clocking)
         except (WorkerError, Stopped) as error:
@@ -350,7 +363,7 @@ class Case:
             try:
                 self._time({name: entry}, (), clocking)
             except (Stopped, WorkerError) as error:
-                stopped = error if isinstance(error, Stopped) else Stopped(Verdict.FAILED, str(error))
+                stopped = error if isinstance(error, Stopped) else _over_timing(error)
                 race.outcomes[name] = self._stopped(entries.pop(name), stopped)
 
     def _time_alone(self, name: str, entry: Entry, clocking: _Clocking) -> Timings:
@@ -377,7 +390,7 @@ class Case:
         out: dict[str, Timings] = {name: {} for name in [*entries, *library]}
         for mode in clocking.modes if names else ():
             plan = timing.plan(self.pattern, self.problem, mode, clocking.rounds, clocking.graph_ms)
-            answer = desk.call("time", desk.sandbox.limit_s * len(names), names=names, plan=plan)
+            answer = desk.call("time", desk.timing_limit_s(len(names)), names=names, plan=plan)
             readings, clock_mhz, repetitions = answer
             for name, readings_us, products in zip(out, readings, repetitions, strict=True):
                 floor = self._floor_us(entries[name].prepared if name in entries else None, mode)

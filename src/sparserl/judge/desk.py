@@ -15,11 +15,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sparserl.backends.backend import Binary
+from sparserl.errors import BackendError
 from sparserl.judge.compiling import Compiled
 from sparserl.judge.handed import Check
 from sparserl.judge.prepare import Packs, Prepared
 from sparserl.judge.reference import SHARED, Array, ValueSet
-from sparserl.judge.sandbox import Sandbox, WorkerError
+from sparserl.judge.sandbox import TURN_LIMIT_S, Sandbox, WorkerError
 from sparserl.judge.trial import Stopped
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Outcome, Packed, Problem, Verdict
@@ -33,6 +34,9 @@ AT_ONCE = {"cuda": 8, "sim": 1}
 HANG_S, SLOW_S = 4.0, 4e-6
 """what a program on a GPU may take for products that are under way together: at least, and for each nonzero and column
 of B. Who tunes waits for a program that hangs, and so do those who use the GPU too"""
+
+TIMING_LIMIT_S = TURN_LIMIT_S / 2
+"""who waits for the GPU gives up after twice that"""
 
 BESIDE = "beside"
 """the structure of a matrix that is not the case's own"""
@@ -103,6 +107,10 @@ class Desk:
         if self.sandbox.backend == "sim":
             return self.sandbox.limit_s
         return min(self.sandbox.limit_s, HANG_S + SLOW_S * self.packs.pattern.nonzeros * self.problem.columns)
+
+    def timing_limit_s(self, sides: int) -> float:
+        """The longest that so many may take to be timed side by side. Meanwhile no other process can time."""
+        return min(self.patience_s * sides, TIMING_LIMIT_S)
 
     @property
     def _mine(self) -> bool:
@@ -218,7 +226,7 @@ class Desk:
 
     def close(self) -> None:
         if self._mine:
-            with suppress(WorkerError):
+            with suppress(WorkerError, BackendError):  # who gives up while a worker starts has none to tell
                 self.call("close_case")
             self.sandbox.tenant = None
         self._generation = -1

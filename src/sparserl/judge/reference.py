@@ -58,6 +58,7 @@ SHARED = "shared "
 """how the names of sets begin that go with the programs they were drawn for"""
 AFTER = "after"
 """the place of what is shown after timing"""
+TELLING_TRIES = 64
 FED_OCTAVES = 40
 """how far thousands of products may carry x from where it began (float16 has no room for that)"""
 
@@ -180,18 +181,13 @@ class Reference:
         name = check.key or check.shared
         others: list[Near | None] = [None, None]
         if len(values):
-            place = self._random.integers(len(values))
+            (place, _), (other, at) = self._telling(check)
             values[place] = _flipped(values[place : place + 1], dtype)[0]
-            # an entry of x that some row reads
-            column = int(pattern.cols[self._random.integers(len(values))])
-            wide = 0 if check.columns is None else int(check.columns[0])
-            by_row = self.problem.b_order == "row"
-            at = column * self.problem.columns + wide if by_row else wide * pattern.columns + column
             x[at] = _flipped(x[at : at + 1], dtype)[0]
             rows = pattern.row_of(np.array([place]))
-            by_column = pattern.row_of(np.flatnonzero(pattern.cols == column))
+            by_column = pattern.row_of(np.flatnonzero(pattern.cols == pattern.cols[other]))
             if name:
-                others = [Near(name, "values", int(place), values[place]), Near(name, "x", at, x[at])]
+                others = [Near(name, "values", place, values[place]), Near(name, "x", at, x[at])]
         keys = (f"{check.key} value", f"{check.key} x") if check.key else ("", "")
         out = (
             self._again(replace(check, key=keys[0], shared="", near=others[0], values=values), rows),
@@ -200,6 +196,19 @@ class Reference:
         if check.key:
             self._pool.update(zip(keys, out, strict=True))
         return out
+
+    def _telling(self, check: ValueSet) -> list[tuple[int, int]]:
+        """Two entries of the matrix, each with the place of what it meets in x. Neither is zero, where a few tries find
+        such: the sign of a zero, or of what meets one, is seen by nobody, and up to half of x are zeros."""
+        entries = self._random.integers(len(check.values), size=TELLING_TRIES)
+        wide = 0 if check.columns is None else int(check.columns[0])
+        columns = self.pattern.cols[entries].astype(np.int64)
+        by_row = self.problem.b_order == "row"
+        at = columns * self.problem.columns + wide if by_row else wide * self.pattern.columns + columns
+        met = [widen(each, self.problem.dtype) for each in (check.values[entries], check.x[at])]
+        telling = np.flatnonzero(np.logical_and.reduce([np.isfinite(each) & (each != 0) for each in met]))
+        chosen = telling if len(telling) else np.arange(len(entries))
+        return [(int(entries[i]), int(at[i])) for i in (chosen[0], chosen[-1])]
 
     def _again(self, check: ValueSet, rows: Array) -> ValueSet:
         """The set after a sign was turned that only these rows can see. Magnitudes stay as they are."""

@@ -8,6 +8,7 @@ parent. Workers are plain subprocesses, so a caller's script needs no `__main__`
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import signal
@@ -23,6 +24,8 @@ from sparserl import phases
 from sparserl.backends.backend import Device
 from sparserl.errors import BackendError
 from sparserl.judge import channel
+
+log = logging.getLogger(__name__)
 
 START_LIMIT_S = 180.0
 TURN_LIMIT_S = 600.0
@@ -62,7 +65,8 @@ class Sandbox:
         self._spent_s: dict[str, float] = {}
         self._spare: _Process | None = None
         self._worker: _Process | None = None
-        self._worker = self._ready(self._start(alone=True))
+        self._worker = self._start(alone=True)
+        self._ready(self._worker)
         self.device = self.hello.device
         """as the first worker measured it, alone on the machine; a spare starts beside other work"""
 
@@ -103,15 +107,19 @@ class Sandbox:
     def settle(self) -> None:
         """Wait until the spare is up: a process that starts on the same GPU would disturb a timing."""
         if self._spare is not None and self._spare.hello is None:
-            self._greet(self._spare)
+            try:
+                self._greet(self._spare)
+            except BackendError as error:  # no room beside the worker, say, which is well: it goes on without
+                log.warning("There is no spare worker: %s", error)
+                self._spare = None
 
     def restart(self) -> None:
         """Give up the worker and everything in it; the spare takes over."""
-        self._interrupted = False
+        self._interrupted = True  # until the next one has said hello: Ctrl-C may come before
         self._stop(self._worker)
-        self._worker = None
-        spare, self._spare = self._spare or self._start(), None
-        self._worker = self._ready(spare)
+        self._worker, self._spare = self._spare or self._start(), None
+        self._ready(self._worker)
+        self._interrupted = False
 
     def recycle(self) -> None:
         """Give up a worker that is well; what it spent is not forgotten."""
@@ -153,14 +161,13 @@ class Sandbox:
         theirs.close()
         return _Process(process, ours, folder)
 
-    def _ready(self, worker: _Process) -> _Process:
+    def _ready(self, worker: _Process) -> None:
         """Wait until it has said hello, then start the next spare in the background."""
         if worker.hello is None:
             self._greet(worker)
         self.loads = 0
         self.generation += 1
         self._spare = self._start()
-        return worker
 
     def _greet(self, worker: _Process) -> None:
         try:
@@ -211,5 +218,7 @@ def _last_words(worker: _Process) -> str:
     if code < 0:
         with contextlib.suppress(ValueError):
             how = signal.Signals(-code).name
-    said = (worker.folder / "said.txt").read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
+    said: list[str] = []
+    with contextlib.suppress(OSError):
+        said = (worker.folder / "said.txt").read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
     return f"crashed the worker ({how})" + (f": {said[-1]}" if said else "")

@@ -9,7 +9,7 @@ in between, so that a result which was remembered instead of computed is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -81,11 +81,15 @@ def twin_set(reference: Reference) -> ValueSet:
     return reference.draw("narrow", "twin")
 
 
-def foresee(reference: Reference) -> None:
-    """Draw what programs are shown, for trials to come. Of a large problem, whose pool takes long, what all need."""
+def foresee(reference: Reference, wanted: Callable[[], bool]) -> None:
+    """Draw what programs are shown, for trials to come, as long as it is wanted.
+
+    Of a large problem, whose pool takes long, what all programs need.
+    """
     more = (sets_behind_writer(reference), sets_after(reference)) if reference.fresh else ()
     for _ in chain(first_sets(reference), *more):
-        pass
+        if not wanted():
+            return
 
 
 @dataclass
@@ -127,8 +131,8 @@ class Trial:
             with _its_fault():
                 asked = [Asked(self.desk.handed(check), **how, part=part_of(problem, check)) for check, how in some]
                 found = self._ran("checks", asked=asked)
+            self._accept(found)
             for (check, how), ran in zip(some, found, strict=True):
-                self._accept(ran)
                 reason = compare(self.reference.pattern, problem, check, ran.y)
                 if reason and how.get("behind_writer"):
                     reason += " (behind a slow writer of x: it was read before the wait)"
@@ -142,8 +146,7 @@ class Trial:
         fed = feeds_back(reference.pattern, reference.problem)
         check = reference.draw_chain(row_sums=False) if fed else reference.draw("narrow", "chain")
         dependent, *plain = self._chained(check, CHAIN_STEPS, fed)
-        for ran in (dependent, *plain):
-            self._accept(ran)
+        self._accept([dependent, *plain])
         if not fed:
             reason = compare(reference.pattern, reference.problem, check, dependent.y)
         elif same_bits(dependent.y, plain[0].y):
@@ -154,7 +157,7 @@ class Trial:
         else:  # its sums depend on the order of its blocks: a bound instead of equality
             check = reference.draw_chain(row_sums=True)
             dependent = self._chained(check, reference.bounded_steps, True)[0]
-            self._accept(dependent)
+            self._accept([dependent])
             reason = compare_chain(reference, check, dependent.y)
         if reason:
             raise Stopped(Verdict.WRONG, f"in a chain of {CHAIN_STEPS} dependent products: {reason}")
@@ -168,12 +171,15 @@ class Trial:
         found: list[Ran] = self.desk.call(command, self.desk.patience_s, name=self.name, y_count=rows, **arguments)
         return found
 
-    def _accept(self, ran: Ran) -> None:
-        if ran.failed:
-            raise Stopped(Verdict.FAILED, ran.failed)
-        if ran.dirty:
-            raise Stopped(Verdict.WRONG, ran.dirty)
-        self.sectors = self.sectors or ran.sectors
+    def _accept(self, found: Sequence[Ran]) -> None:
+        """A failure counts before all else, be it of the last of them: after it the worker has dropped the layout."""
+        for ran in found:
+            if ran.failed:
+                raise Stopped(Verdict.FAILED, ran.failed)
+        for ran in found:
+            if ran.dirty:
+                raise Stopped(Verdict.WRONG, ran.dirty)
+            self.sectors = self.sectors or ran.sectors
 
 
 @contextmanager

@@ -20,7 +20,7 @@ import numpy as np
 
 from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, Later, Part, RunReport, TimingPlan
 from sparserl.backends.driver import StickyError
-from sparserl.errors import SparseRLError
+from sparserl.errors import NoRoomError, SparseRLError
 from sparserl.judge import channel
 from sparserl.judge.handed import Asked, Check, kept_as
 from sparserl.judge.holdings import Hash, Loaded, Structure, hashes_of, touched
@@ -85,6 +85,7 @@ class Machine:
     def close_case(self) -> None:
         self.renew()
         self.stock.clear()
+        self.backend.give_back()
 
     def renew(self) -> None:
         """Nothing that a program could reach is used again; what the host has stays."""
@@ -365,7 +366,7 @@ def _answer(machine: Machine, turn: Turn, command: str, arguments: Mapping[str, 
     try:
         with held(), clock:
             return "answer", getattr(machine, command)(**arguments)
-    except StickyError as error:
+    except (StickyError, NoRoomError) as error:  # a fresh worker has the room that others' data takes here
         return "broken", str(error)
     except (SparseRLError, MemoryError) as error:
         # a machine that refuses a program is well; one that fails while it runs may not be

@@ -94,6 +94,9 @@ class SimBackend:
     def room_bytes(self) -> int:
         return ROOM_BYTES
 
+    def give_back(self) -> None:
+        """Python does it."""
+
     def write(self, buffer: Buffer, array: np.ndarray, first_byte: int = 0) -> None:
         _own(buffer).write(array, first_byte)
 
