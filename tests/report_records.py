@@ -11,8 +11,17 @@ from sparserl.bench.archive import sha
 
 CLASSES = ("small", "regular", "block", "random", "skewed", "extreme")
 PROBLEMS = ("spmv float32", "spmv float64", "spmm float32 32 row row")
-PEERS = {"cusparse:csr1": 1.7, "cusparse:csr2": 1.5, "cusparse:coo1": 1.08, "cusparse:sell": 1.0, "torch:csr": 1.9,
-         "scipy": 40.0}  # fmt: skip
+PEERS = {"cusparse:csr1": 1.7, "cusparse:csr2": 1.5, "cusparse:coo1": 1.08, "torch:csr": 1.9, "cupy:csr": 2.6,
+         "scipy:csr": 40.0, "ginkgo": 1.35, "acme-spmv": 1.2}  # fmt: skip
+"""times over the best of cuSPARSE"""
+FORMATS = {"spmv": {"cusparse:coo2": 1.1, "cusparse:sell": 1.0},
+           "spmm": {f"cusparse:{name}{order}": slow * wide for order, wide in (("", 1.0), ("@col", 1.2))
+                    for name, slow in (("csr3", 1.25), ("coo4", 1.0))}}  # fmt: skip
+HOW = {"torch:csr": "in CUDA graphs", "cupy:csr": "on a stream, back to back",
+       "scipy:csr": "on the CPU, by the host's clock", "ginkgo": "its own clock",
+       "acme-spmv": "its own clock"}  # fmt: skip
+UNCHECKED = "acme-spmv"
+"""a command without {y}"""
 LAYOUTS = ("slices c=32 sigma=1024 group=1 index=int16", "tiles steps=6 threads=256 order=step index=int32",
            "rows index=int32", "bins per=4 long=512 segment=1024 threads=128 index=int32",
            "split c=32 sigma=256 group=1 long=512 segment=256 index=int32")  # fmt: skip
@@ -63,7 +72,8 @@ def _records(count: int, problems: tuple[str, ...], seed: int, about: dict[str, 
     yield {"kind": "about", "device": "Example GPU", "driver": "580.1",
            "versions": {"torch": "2.11", "cusparse": "12.6"},
            "policy": "nano", "candidates": 16, "date": "2026-01-02", "memory_tb_s": 4.8, "copy_tb_s": 4.3,
-           "l2_bytes": 60_000_000, "source": "modelled" if about.get("device") == "sim" else "gpu",
+           "l2_bytes": 60_000_000, "peers_missing": {"petsc": "there is no program 'petsc_bench'"},
+           "source": "modelled" if about.get("device") == "sim" else "gpu",
            "command": "sparserl bench --matrices DIR --op spmv --out results/example", **about}  # fmt: skip
     source = "modelled" if about.get("device") == "sim" else "gpu"
     for at in range(count):
@@ -115,35 +125,65 @@ def _problem(matrix: dict[str, Any], rng: np.random.Generator, source: str) -> I
     layout = LAYOUTS[int(rng.integers(len(LAYOUTS)))]
     text = TEXT.format(layout=layout, name=f"{matrix['problem']} {rng.integers(1e6)}", depth=int(rng.integers(2, 12)))
     broken = matrix["matrix"].endswith("_11")
-    candidates = [] if broken else _candidates(layout, text, ours, rng)
+    modes = ("solver",) if wide > 1 else ("solver", "chain")
+    other = text.replace("{ c[k]", "{  c[k]") if matrix["nonzeros"] % 3 == 1 else text  # another program in the chain
+    winners = {mode: {"name": "written 3", "layout": layout, "text": text if mode == "solver" else other, "pdl": True}
+               for mode in modes}  # fmt: skip
+    candidates = [] if broken else _candidates(layout, (text, other), ours, 0.8 * csr, rng)
     yield {
-        **matrix, "tuning_s": float(rng.uniform(0.6, 3.5)), "phases_s": {"sample": 0.4, "judge": 0.9},
-        "peak_memory_bytes": 4 * csr, "packed_bytes": int(0.8 * matrix["nonzeros"] * (value + 4)),
+        **matrix, "modes": list(modes),
+        "tuning_s": float(rng.uniform(0.6, 3.5)), "phases_s": {"sample": 0.4, "judge": 0.9},
+        "peak_memory_bytes": 4 * csr, "packed_bytes": int(0.8 * csr),
         "candidates": candidates,
-        "winner": None if broken else {"name": "written 3", "layout": layout, "text": text, "pdl": True},
+        "winner": None if broken else winners["solver"], "winners": {} if broken else winners,
         **({"fault": "out of memory while packing </table>"} if broken else {}),
     }  # fmt: skip
     if broken:
         return
-    for mode, faster in (("solver", 1.0), ("chain", 0.9)):
-        sides = {"operator": ours * faster, "operator without pdl": ours * faster * float(rng.uniform(1.0, 1.25))}
-        sides |= {peer: ours * gain * slow * float(rng.uniform(0.97, 1.2)) for peer, slow in PEERS.items()}
+    named = {**PEERS, **FORMATS[matrix["problem"].split()[0]]}
+    named |= {"cusparse:bsr3": 0.97} if matrix["structure"] == "block" else {}
+    named |= {"ginkgo": 0.4} if matrix["structure"] == "regular" else {}
+    for mode in modes:
+        base = ours * (1.0 if mode == "solver" else 0.9)
+        sides = {"operator": base, "operator without pdl": base * float(rng.uniform(1.0, 1.25))}
+        sides |= {peer: base * gain * slow * float(rng.uniform(0.97, 1.2)) for peer, slow in named.items()}
+        if source == "modelled":
+            sides = {"operator": base, "plain:csr": base * gain}
         for side, us in sides.items():
-            yield {
-                "kind": "time", "matrix": matrix["matrix"], "problem": matrix["problem"], "side": side, "mode": mode,
-                "median_us": us, "quantiles_us": [us * 0.98, us * 0.99, us * 1.01, us * 1.03], "rounds": 9,
-                "repetitions": 50, "clock_mhz": 1980, "floor_us": floor,
-                "verified": side != "torch:csr" or rng.random() > 0.1,
-                "source": source,
-            }  # fmt: skip
+            yield _time(matrix, mode, side, us, rng) | {"source": source, "floor_us": floor} | _beside(side, base)
 
 
-def _candidates(layout: str, text: str, ours: float, rng: np.random.Generator) -> list[dict[str, Any]]:
-    found = [{"layout": layout, "verdict": "correct", "reason": "", "times_us": {"solver": ours}, "origin": "policy",
-              "sha": sha(text)}]  # fmt: skip
+def _time(matrix: dict[str, Any], mode: str, side: str, us: float, rng: np.random.Generator) -> dict[str, Any]:
+    fault = {"fault": "row 3 is wrong"} if side == "torch:csr" and rng.random() < 0.1 else {}
+    return {
+        "kind": "time", "matrix": matrix["matrix"], "problem": matrix["problem"], "side": side, "mode": mode,
+        "median_us": us, "quantiles_us": [us * 0.98, us * 0.99, us * 1.01, us * 1.03], "rounds": 9,
+        "repetitions": 50, "clock_mhz": 1980, "verified": side != UNCHECKED and not fault, **fault,
+    }  # fmt: skip
+
+
+def _beside(side: str, operator_us: float) -> dict[str, Any]:
+    """torch saw an operator that was a tenth slower than in the race."""
+    how = {"how": HOW[side]} if side in HOW else {}
+    return how | ({"beside_us": 1.1 * operator_us} if side == "torch:csr" else {})
+
+
+def _candidates(
+    layout: str, texts: tuple[str, str], ours: float, packed: float, rng: np.random.Generator
+) -> list[dict[str, Any]]:
+    def one(layout: str, us: float | None, name: str, **more: Any) -> dict[str, Any]:
+        launch = "spmv<<<div_up(slices, 4), 128>>> pdl" if rng.random() < 0.7 else "a<<<1, 32>>> b<<<1, 32>>>"
+        times = {"solver": us, "chain": 0.9 * us} if us else {}
+        return {"layout": layout, "verdict": "correct", "reason": "", "times_us": times, "origin": "policy",
+                "sha": name, "floor_us": 0.6 * ours, "registers": int(rng.integers(16, 64)), "stage": "judged",
+                "packed_bytes": int(packed * rng.uniform(0.9, 1.4)), "params": {"launch": launch}, **more}  # fmt: skip
+
+    found = [one(layout, ours * (1 + 0.001 * at), sha(text), stage="final", packed_bytes=int(packed),
+                 params={"launch": "spmv<<<div_up(slices, 4), 128>>> pdl"})
+             for at, text in enumerate(dict.fromkeys(texts))]  # fmt: skip
     for at in range(15):
         us = ours * float(rng.uniform(1.02, 2.4))
         verdict, reason = ("correct", "") if at < 10 else FAILURES[at - 10]
-        found.append({"layout": LAYOUTS[at % len(LAYOUTS)], "verdict": verdict, "reason": reason, "sha": f"{at:016x}",
-                      "times_us": {"solver": us} if verdict == "correct" else {}, "origin": "policy"})  # fmt: skip
+        failed = {} if at < 10 else {"verdict": verdict, "reason": reason, "registers": 0, "packed_bytes": 0}
+        found.append(one(LAYOUTS[at % len(LAYOUTS)], us if at < 10 else None, f"{at:016x}", **failed))
     return found

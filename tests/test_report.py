@@ -10,27 +10,22 @@ import itertools
 import json
 import re
 import statistics
-import zlib
-from html.parser import HTMLParser
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
 from typer.testing import CliRunner
 
+from report_reader import Reader, read
 from report_records import PROBLEMS, records
 from sparserl import cli
-from sparserl.bench.archive import sha
 from sparserl.bench.figures import standings, summary
 from sparserl.bench.plots import Point
 from sparserl.bench.run import COSTS
 from sparserl.errors import StoreError
-from sparserl.records import Problem
-from sparserl.report import board, candidates, charts, matrix_view, page, paid, sections
+from sparserl.report import board, charts, page, paid, sections
 from sparserl.report.board import Entry
-from sparserl.report.notebook import repr_html
 from sparserl.report.picture import picture
 from sparserl.report.source import highlight
 from sparserl.report.words import compact, problem_short
@@ -38,47 +33,6 @@ from sparserl.store import append_jsonl
 
 TODAY = datetime.date(2026, 1, 3)
 HOSTILE = "<script>alert('1')</script>"
-VOID = {"meta", "input", "br", "hr", "img", "link"}
-OPTIONAL = {"td", "th", "tr"}
-"""end tags that HTML lets a page leave out"""
-
-
-class Reader(HTMLParser):
-    """Follows every tag and keeps ids, attributes, tags and the packed views."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.ids: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.views: dict[str, str] = {}
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-        self.ids += [value for name, value in attrs if name == "id" and value]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        while self.open and self.open[-1] in OPTIONAL and tag not in OPTIONAL:
-            self.open.pop()
-        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
-        self.open.pop()
-
-    def handle_data(self, data: str) -> None:
-        tag, attributes = self.tags[-1] if self.tags else ("", {})
-        if tag == "script" and "data-matrix" in attributes and self.open[-1] == "script":
-            self.views[str(attributes["data-matrix"])] = zlib.decompress(base64.b64decode(data)).decode()
-
-
-def read(text: str) -> Reader:
-    reader = Reader()
-    reader.feed(text)
-    reader.close()
-    return reader
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +119,38 @@ def test_the_headline_is_the_geometric_mean_of_held_out_real_matrices(every: lis
     assert f"over {len([s for s in found if s.speedup])} real held-out matrices" in text
 
 
+def test_won_tied_and_lost_stand_at_the_top(every: list[dict[str, Any]], text: str) -> None:
+    found = [s for s in standings(every) if s.origin == "real" and s.headline]
+    top = summary([s for s in found if (s.problem, s.mode) == (PROBLEMS[0], "solver")])
+    assert f"<dt>won, {top.tied} tied, {top.lost} lost ({top.failed} failed)</dt>" in text
+    assert f">{top.won} / {top.tied} / {top.lost}</td>" in text
+
+
+def test_each_problem_has_the_modes_it_was_measured_in(text: str) -> None:
+    problems = re.findall(r'<section class="problem" id="problem-\d" data-mode="(\w+)" data-modes="([\w ]+)"', text)
+    assert problems == [("solver", "solver chain"), ("solver", "solver chain"), ("solver", "solver")]
+    assert "over 0 held-out matrices" not in text and text.count('class="hero in-chain"') == 2
+
+
+def test_the_page_says_what_was_tuned_for_what(every: list[dict[str, Any]], text: str) -> None:
+    assert "Each operator was tuned for this mode, apart from that of chain mode." in text
+    assert "the operator with dependent launch off, not the best program without it" in text
+    once = [{**r, "winners": {"solver": r["winner"]}} if r.get("winners") else r for r in every]
+    assert "The operators are those that were tuned for solver mode." in page.page(board.board(once), TODAY)
+    unknown = [{**r, "winners": {}} if r["kind"] == "matrix" else r for r in every]
+    assert "tuned for" not in page.page(board.board(unknown), TODAY)
+
+
+def test_what_several_runs_say_is_at_the_end_and_that_versions_differ_is_at_the_top(
+    every: list[dict[str, Any]], text: str
+) -> None:
+    again = {**every[0], "versions": {"torch": "2.12"}, "date": "2026-01-04", "command": "other one"}
+    made = page.page(board.board([every[0], again, *every[1:]]), TODAY)
+    end = made[made.index('id="made"') :]
+    assert "2026-01-02; 2026-01-04" in end and "sparserl bench --matrices DIR" in end and "other one" in end
+    assert "torch 2.11 and 2.12" in made.partition("<main>")[0] and "Several versions" not in text
+
+
 def test_what_was_trained_on_has_a_table_of_its_own(every: list[dict[str, Any]], text: str) -> None:
     tables = dict(re.findall(r'<table class="matrices" id="([\w-]+)">(.*?)</table>', text, re.DOTALL))
     trained = {r["matrix"] for r in every if r["kind"] == "matrix" and r["split"] == "train"}
@@ -203,9 +189,22 @@ def test_a_matrix_that_failed_is_a_row_with_its_reason(text: str, reader: Reader
     assert "This matrix failed." in reader.views["mesh_extreme_11"]
 
 
+def test_a_benchmark_in_which_nothing_could_be_read_has_a_page_too() -> None:
+    broken = {"kind": "matrix", "matrix": "a", "problem": "spmv float32", "origin": "real", "fault": "line 1"}
+    made = page.page(board.board([broken]), TODAY)
+    assert read(made).open == [] and '<div class="big">–</div>' in made
+
+
 def test_a_folder_without_records_says_what_makes_them(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="sparserl bench --out"):
         page.write(tmp_path)
+
+
+def test_a_folder_of_a_reference_search_says_what_makes_its_page(tmp_path: Path) -> None:
+    (tmp_path / "raced.jsonl.zst").write_bytes(b"")
+    with pytest.raises(StoreError) as refused:
+        page.write(tmp_path)
+    assert f"python -m sparserl.bench page {tmp_path}" in str(refused.value) and "--out" not in str(refused.value)
 
 
 def test_write_makes_index_html_from_the_folder(tmp_path: Path, every: list[dict[str, Any]], text: str) -> None:
@@ -239,11 +238,10 @@ def test_where_processes_shared_the_machine_the_cost_of_tuning_is_that_of_a_benc
     shared = board.board([{**r, **dict.fromkeys(COSTS)} if r["kind"] == "matrix" else r for r in every])
     alone, fewer = board.board(records(12)), board.board(records(12, candidates=1))
     problem = shared.problems[0]
-    found = paid.alone([shared, fewer, alone], problem)
-    assert found and {s.matrix for s in found} <= {e.matrix for e in alone.entries}
-    assert paid.alone([shared, fewer], problem) == [], "another number of candidates costs something else"
-    seconds = summary([s for s in found if s.mode == "solver"]).tuning_s
-    assert f"{seconds:.1f} s" in page.page(shared, TODAY, [fewer, alone])
+    spent = paid.spent([shared, fewer, alone], problem)
+    assert spent is not None and not spent.own
+    assert {s.matrix for s in spent.standings} == {e.matrix for e in alone.entries}
+    assert paid.spent([shared, fewer], problem) is None, "another number of candidates costs something else"
     assert "to tune a matrix" not in page.page(shared, TODAY)
     assert "nano, 16 candidates" not in paid.by_size([shared, fewer], problem, "solver")
     found = shared.standings(problem, "solver")
@@ -251,7 +249,29 @@ def test_where_processes_shared_the_machine_the_cost_of_tuning_is_that_of_a_benc
     assert "products to pay" in sections.group_table(alone.standings(problem, "solver"), "solver")
 
 
-def test_the_picture_is_one_svg_file_with_the_headline_and_every_matrix(tmp_path: Path) -> None:
+def test_what_tuning_costs_is_said_with_its_own_set_its_size_and_its_process(every: list[dict[str, Any]]) -> None:
+    shared = board.board([{**r, **dict.fromkeys(COSTS)} if r["kind"] == "matrix" else r for r in every])
+    cost = records(40, problems=PROBLEMS[:1], warm_up="family:arrow")
+    near = [r["tuning_s"] for r in cost if r["kind"] == "matrix" and 5e5 <= r["nonzeros"] <= 2e6]
+    top = page.page(shared, TODAY, [board.board(cost)]).partition("<h3>By group")[0]
+    assert (
+        "on a set of their own: 40 matrices of every size, 16 candidates each, one after the other in a process that"
+        in top
+    )
+    words = f"to tune a matrix of about a million nonzeros, median of {len(near)}"
+    assert f"<dt>{words}</dt><dd>{statistics.median(near):.1f} s</dd>" in top
+    assert "median of 40</dt>" in top, "all of them say when it has paid, the one that failed too"
+    assert "on the matrices of this page" in page.page(board.board(every), TODAY)
+
+
+def test_a_tuning_that_failed_never_pays() -> None:
+    three = [s for s in standings(records(12, problems=PROBLEMS[:1])) if s.mode == "solver"]
+    failed = next(s for s in three if s.failed)
+    assert paid.after([failed]) == float("inf")
+    assert paid.after([failed, failed, next(s for s in three if not s.failed)]) == float("inf")
+
+
+def test_the_picture_says_what_the_page_begins_with_and_has_every_matrix(tmp_path: Path) -> None:
     every = records(30, problems=("spmv float32",))
     append_jsonl(tmp_path / "bench.jsonl", *every)
     done = CliRunner().invoke(cli.app, ["report", str(tmp_path), "--picture", str(tmp_path / "picture.svg")])
@@ -259,9 +279,12 @@ def test_the_picture_is_one_svg_file_with_the_headline_and_every_matrix(tmp_path
     drawn = (tmp_path / "picture.svg").read_text(encoding="utf-8")
     space = "http://www.w3.org/2000/svg"
     assert ElementTree.fromstring(drawn).tag == f"{{{space}}}svg" and "http" not in drawn.replace(space, "")
+    (hero, *_) = re.findall(r'<div class="big">([\d.]+)<sup>', (tmp_path / "index.html").read_text(encoding="utf-8"))
     found = [e.standings["solver"] for e in board.board(every).entries if e.headline and "solver" in e.standings]
-    top = summary(found)
-    assert top.speedup and f"{top.speedup.value:.2f}× over the best baseline" in drawn
+    real, generated = (summary([s for s in found if s.origin == kind]) for kind in ("real", "generated"))
+    assert generated.speedup is not None
+    words = f"{hero}× on {real.count} real and {generated.speedup.value:.2f}× on {generated.count} generated matrices"
+    assert f">{words}<" in drawn
     assert all(f"{s.matrix}:" in html.unescape(drawn) for s in found if s.speedup)
     with pytest.raises(StoreError, match="nothing to draw"):
         picture(board.board([r for r in every if r["kind"] != "time"]))
@@ -274,7 +297,7 @@ def test_measured_and_modelled_benchmarks_do_not_stand_side_by_side(every: list[
 
 def test_every_plot_says_in_words_what_it_shows(text: str, reader: Reader) -> None:
     plotted = re.findall(r'<svg class="plot"[^>]*>', text)
-    assert len(plotted) == 3 * 2 * 7
+    assert len(plotted) == (2 + 2 + 1) * 7, "seven for every mode that a problem was measured in"
     for tag in [
         *plotted,
         *(t for v in reader.views.values() for t in re.findall(r'<svg class="(?:plot|grid)"[^>]*>', v)),
@@ -296,83 +319,6 @@ def test_device_versions_and_command_are_at_the_end(text: str) -> None:
     end = text[text.index('id="made"') :]
     for words in ("Example GPU", "torch 2.11", "sparserl bench --matrices DIR", "2026-01-03"):
         assert words in end
-
-
-# ---- one matrix
-
-
-def test_the_view_has_picture_histogram_candidates_and_highlighted_source(reader: Reader) -> None:
-    view = reader.views["mesh_small_0"]
-    assert view.count('<svg class="grid"') == 1 and "Histogram of row lengths" in view
-    assert view.count('class="part"') == 3 and view.count("<em>pdl_wait</em>") == 3
-    assert view.count('class="crown"') == 3 and "row 812 is off by 3.1e-2" in view
-
-
-def test_a_runner_up_that_was_right_lost_by_so_many_per_cent(every: list[dict[str, Any]]) -> None:
-    one = entry(every)
-    times = sorted(c["times_us"]["solver"] for c in one.candidates if c["verdict"] == "correct")
-    assert f"<b>{100 * (times[1] / times[0] - 1):.1f} %</b>" in candidates.why_runner_up_lost(one, "solver")
-
-
-def tried(*listed: tuple[str, float | None, str], won: int | None = 0) -> Entry:
-    made = [
-        {
-            "layout": f"rows n={i}",
-            "verdict": v,
-            "reason": why,
-            "times_us": {"solver": us} if us else {},
-            "sha": sha(str(i)),
-        }
-        for i, (v, us, why) in enumerate(listed)
-    ]
-    winner = {"name": "kept", "text": str(won)} if won is not None else {"name": "cusparse:coo1", "text": ""}
-    return Entry("a", "spmv float32", candidates=made, winner=winner)
-
-
-@pytest.mark.parametrize(
-    ("one", "words"),
-    [
-        (tried(("correct", 1.0, ""), ("WRONG", None, "row 3 <b>")), "was <b>wrong</b>: row 3 &lt;b&gt;."),
-        (tried(("correct", 1.0, "")), "only candidate"),
-        (tried(("correct", 1.0, ""), ("correct", 1.0001, "")), "a tie."),
-        (tried(("correct", 2.0, ""), won=None), "<b>cusparse:coo1</b> stays"),
-        (tried(("correct", 1.0, ""), ("correct", 0.9, ""), won=0), "seemed 10.0 % faster"),
-        (tried(("correct", 1.0, ""), ("wrong", 0.5, "x"), ("correct", 1.5, "")), "slower by <b>50.0 %</b>"),
-    ],
-)
-def test_why_the_runner_up_lost_is_said_in_every_case(one: Entry, words: str) -> None:
-    assert words in candidates.why_runner_up_lost(one, "solver")
-
-
-def test_each_mode_with_a_winner_of_its_own_shows_its_kernel(every: list[dict[str, Any]]) -> None:
-    one = entry(every)
-    two = Entry("a", one.problem, winners={"solver": {"text": "int a;"}, "chain": {"text": "int b;"}})
-    same = Entry("a", one.problem, winners={"solver": {"text": "int a;"}, "chain": {"text": "int a;"}})
-    assert candidates.kernels(two, ["solver", "chain"]).count("<pre") == 2
-    assert "in chain mode" in candidates.kernels(two, ["solver", "chain"])
-    assert candidates.kernels(same, ["solver", "chain"]).count("<pre") == 1
-
-
-def test_the_spy_plot_draws_every_filled_cell_once() -> None:
-    drawn = matrix_view.spy({"size": 3, "counts": [[1, 1, 0], [0, 9, 9], [0, 0, 100]]})
-    cells = {
-        (int(x) + k, int(y)) for x, y, length in re.findall(r"M(\d+) (\d+)h(\d+)", drawn) for k in range(int(length))
-    }
-    assert cells == {(0, 0), (1, 0), (1, 1), (2, 1), (2, 2)}
-    assert len(re.findall(r"shade\d", drawn)) == 3
-
-
-def test_an_empty_matrix_has_a_view_too() -> None:
-    one = Entry("a", "spmv float32", spy={"counts": [[0]]}, row_histogram={"edges": [0, 1], "counts": [0]})
-    assert "0 of 1 cells" in matrix_view.structure(one)
-    assert matrix_view.result(one, ["solver"], False) == "<h3>SpMV float32</h3>"
-
-
-def test_single_shows_one_matrix_without_tables_of_many(every: list[dict[str, Any]]) -> None:
-    name = entry(every).matrix
-    made = page.single([r for r in every if r["kind"] == "about" or r["matrix"] == name])
-    assert read(made).open == [] and f"<h1>{name}</h1>" in made
-    assert made.count('class="part"') == 3 and "<dialog" not in made and 'class="matrices"' not in made
 
 
 # ---- pieces
@@ -420,40 +366,6 @@ def test_compact_numbers(value: float, words: str) -> None:
 def test_short_names_of_problems() -> None:
     assert [problem_short(p) for p in PROBLEMS] == ["SpMV f32", "SpMV f64", "SpMM f32 × 32"]
     assert problem_short("spmm float16 64 col row") == "SpMM f16 × 64 col row"
-
-
-# ---- notebook
-
-
-def operator(**more: Any) -> Any:
-    report = {"result": {"baseline": "cusparse:coo1"}, "matrix": {"nonzeros": 12},
-              "candidates": [{"verdict": "correct"}, {"verdict": "correct"}, {"verdict": "wrong"}]}  # fmt: skip
-    return SimpleNamespace(**{
-        "shape": (3, 4), "problem": Problem(), "report": report, "source": "int a; // <b>", "layout": "rows <i>",
-        "generated": True, "device": "Example GPU", "time_us": 1.5, "baseline_us": 3.0, "time_source": "gpu",
-        "speedup": 2.0, **more,
-    })  # fmt: skip
-
-
-def test_an_operator_shows_time_baseline_speedup_layout_and_verdicts() -> None:
-    made = repr_html(operator())
-    for words in (
-        "2.00×",
-        "1.5 µs",
-        "cusparse:coo1 (3 µs)",
-        "rows &lt;i&gt;",
-        "2 correct, 1 wrong",
-        "// &lt;b&gt;</i>",
-    ):
-        assert words in made
-    assert "modelled" not in made and read(made).open == []
-
-
-def test_a_modelled_or_untimed_operator_says_so() -> None:
-    assert "modelled, not measured" in repr_html(operator(time_source="modelled"))
-    bare = repr_html(operator(report={}, speedup=None, time_us=None, baseline_us=None))
-    assert "not timed" in bare and "candidates" not in bare
-    assert "<pre>" not in repr_html(operator(generated=False)) and "cuSPARSE (" in repr_html(operator(generated=False))
 
 
 def test_a_tuning_becomes_records_that_the_page_can_show() -> None:

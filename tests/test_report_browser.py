@@ -211,17 +211,46 @@ def test_next_and_previous_walk_the_table_in_its_order(opened: Browser) -> None:
     opened.until(f"{VIEW}.querySelector('h2').textContent === {json.dumps(names[1])}")
 
 
+BIG = "[...document.querySelectorAll('.big')].filter((each) => each.checkVisibility()).map((each) => each.textContent)"
+MODES = "[...document.querySelectorAll('[data-mode-switch]')].filter((each) => each.checkVisibility())"
+
+
 def test_problem_and_mode_switch_what_is_shown(opened: Browser) -> None:
     shown = "[...document.querySelectorAll('.problem')].map((each) => each.checkVisibility())"
     assert opened.ask(shown) == [True, False, False]
-    opened.ask("document.querySelector('[data-problem-switch=\"2\"]').click()")
-    assert opened.ask(shown) == [False, False, True]
-    big = "[...document.querySelectorAll('.big')].filter((each) => each.checkVisibility()).length"
-    assert opened.ask(big) == 1
-    before = opened.ask("[...document.querySelectorAll('.big')].find((each) => each.checkVisibility()).textContent")
+    opened.ask("document.querySelector('[data-problem-switch=\"1\"]').click()")
+    assert opened.ask(shown) == [False, True, False]
+    (before,) = opened.ask(BIG)
     opened.ask("document.querySelector('[data-mode-switch=chain]').click()")
-    after = opened.ask("[...document.querySelectorAll('.big')].find((each) => each.checkVisibility()).textContent")
-    assert opened.ask(big) == 1 and before != after
+    (after,) = opened.ask(BIG)
+    assert before != after
+
+
+def test_a_problem_offers_the_modes_it_has_and_the_chosen_one_comes_back(opened: Browser) -> None:
+    opened.ask("document.querySelector('[data-mode-switch=chain]').click()")
+    opened.ask("document.querySelector('[data-problem-switch=\"2\"]').click()")
+    assert opened.ask(f"{MODES}.map((each) => [each.textContent, each.ariaPressed])") == [["solver", "true"]]
+    (big,) = opened.ask(BIG)
+    assert big != "–"
+    opened.ask("document.querySelector('[data-problem-switch=\"0\"]').click()")
+    pressed = [["solver", "false"], ["chain", "true"]]
+    assert opened.ask(f"{MODES}.map((each) => [each.textContent, each.ariaPressed])") == pressed
+
+
+def test_next_and_previous_pass_over_what_a_class_or_a_filter_hides(opened: Browser) -> None:
+    rows = "[...document.querySelectorAll('#problem-0 tr[data-name]')]"
+    opened.ask("document.querySelector('.chip[data-only=block]').click()")
+    names = opened.ask(f"{rows}.filter((row) => row.checkVisibility()).map((row) => row.dataset.name)")
+    assert 1 < len(names) < opened.ask(f"{rows}.length")
+    opened.ask(f"location.hash = encodeURIComponent({json.dumps(names[0])})")
+    opened.until(f"{VIEW}.open")
+    for name in [*names[1:], names[0]]:
+        opened.ask("document.querySelector('[data-step=\"1\"]').click()")
+        opened.until(f"{VIEW}.querySelector('h2').textContent === {json.dumps(name)}")
+    opened.ask("location.hash = 'mesh_small_0'")  # which the class hides
+    opened.until(f"{VIEW}.querySelector('h2').textContent === 'mesh_small_0'")
+    opened.ask("document.querySelector('[data-step=\"-1\"]').click()")
+    opened.until(f"{VIEW}.querySelector('h2').textContent === {json.dumps(names[-1])}")
 
 
 def test_the_filter_and_the_class_narrow_the_table(opened: Browser) -> None:
@@ -247,8 +276,10 @@ def test_nothing_but_tables_and_source_scrolls_sideways(opened: Browser, width: 
 
 
 def test_on_paper_every_problem_is_there_and_no_switch(opened: Browser) -> None:
+    opened.ask("document.querySelector('[data-mode-switch=chain]').click()")
     opened.send("Emulation.setEmulatedMedia", media="print")
     assert opened.ask("[...document.querySelectorAll('.problem')].every((each) => each.checkVisibility())")
+    assert len(opened.ask(BIG)) == 3, "one was measured in solver mode alone"
     assert not opened.ask("document.querySelector('.bar-of-switches').checkVisibility()")
 
 

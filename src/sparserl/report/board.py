@@ -21,6 +21,8 @@ Record = Mapping[str, Any]
 MODE_ORDER = ("solver", "chain", "cold")
 NAME = "bench"
 """of the file of records, without its ending"""
+RACED = "raced"
+"""the records of a reference search, which has a page of another kind"""
 TRAINED = ("train", "dev")
 """splits that training or a choice has seen"""
 
@@ -82,24 +84,43 @@ FIELDS = frozenset(each.name for each in fields(Entry)) - {"standings", "clocks"
 class Board:
     """A whole benchmark."""
 
-    about: Record
-    """of the last run that added to it"""
-    commands: Sequence[str]
+    abouts: Sequence[Record]
+    """of the runs that added to it, the last one last"""
     entries: Sequence[Entry]
     modelled: bool
 
     @property
+    def about(self) -> Record:
+        """Of the last run."""
+        return self.abouts[-1] if self.abouts else {}
+
+    @property
     def problems(self) -> list[str]:
-        """SpMV before SpMM, float32 first."""
-        return sorted({e.problem for e in self.entries}, key=lambda name: (not name.startswith("spmv"), name))
+        """SpMV before SpMM, float32 first, few columns before many."""
+        return sorted({e.problem for e in self.entries}, key=_place)
 
     @property
     def modes(self) -> list[str]:
-        there = {mode for entry in self.entries for mode in entry.standings}
-        return [mode for mode in MODE_ORDER if mode in there] or [MODE_ORDER[0]]
+        return _modes(self.entries)
+
+    def modes_of(self, problem: str) -> list[str]:
+        """Those that this problem was measured in, which may be fewer."""
+        return _modes(self.of(problem))
+
+    def tuned_for(self, problem: str, mode: str) -> str:
+        """The mode for which the operators that are measured in `mode` were tuned; '' where no record says."""
+        winners = [entry.winners for entry in self.of(problem) if entry.winners]
+        if not winners:
+            return ""
+        return mode if any(mode in each for each in winners) else next(iter(winners[0]))
 
     def of(self, problem: str) -> list[Entry]:
         return [entry for entry in self.entries if entry.problem == problem]
+
+    def among(self, found: Iterable[Standing]) -> list[Entry]:
+        """The entries of these standings."""
+        by_name = {(entry.matrix, entry.problem): entry for entry in self.entries}
+        return [by_name[s.matrix, s.problem] for s in found]
 
     def standings(self, problem: str, mode: str) -> list[Standing]:
         """Of every matrix that was measured in this mode."""
@@ -111,14 +132,28 @@ class Board:
         return [standing for standing in found if standing.headline] or found
 
 
+def _place(problem: str) -> tuple[bool, str, int, str]:
+    op, dtype, columns, *orders = [*problem.split(), "1"]
+    return op != "spmv", dtype, int(columns), " ".join(orders)
+
+
+def _modes(entries: Sequence[Entry]) -> list[str]:
+    there = {mode for entry in entries for mode in entry.standings}
+    return [mode for mode in MODE_ORDER if mode in there] or [MODE_ORDER[0]]
+
+
 def read(folder: Path) -> Board:
     """The board of a folder that `sparserl bench` wrote."""
     records = archive.read(folder, NAME)
-    if not any(record.get("kind") == "matrix" for record in records):
-        raise StoreError(
-            f"{folder} has no records of a benchmark ({NAME}.jsonl). Make them with `sparserl bench --out {folder}`."
-        )
-    return board(records)
+    if any(record.get("kind") == "matrix" for record in records):
+        return board(records)
+    raced = any(folder.glob(f"{RACED}.jsonl*"))
+    raise StoreError(
+        f"{folder} has no records of a benchmark ({NAME}.jsonl), but of a reference search: `python -m sparserl.bench "
+        f"page {folder}` makes its page."
+        if raced
+        else f"{folder} has no records of a benchmark ({NAME}.jsonl). Make them with `sparserl bench --out {folder}`."
+    )
 
 
 def board(records: Iterable[Record]) -> Board:
@@ -144,5 +179,4 @@ def board(records: Iterable[Record]) -> Board:
     ]
     entries.sort(key=lambda e: (e.problem, e.kind != "real", e.nonzeros, e.matrix))
     sources = {r["source"] for r in every if r["kind"] == "time"} | {about.get("source") for about in abouts}
-    commands = dict.fromkeys(str(about["command"]) for about in abouts if about.get("command"))
-    return Board(abouts[-1] if abouts else {}, list(commands), entries, "modelled" in sources)
+    return Board(abouts, entries, "modelled" in sources)

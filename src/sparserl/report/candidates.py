@@ -2,35 +2,31 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 
 from sparserl.bench.archive import sha
+from sparserl.report import runner_up
 from sparserl.report.board import Entry, Record
+from sparserl.report.runner_up import LONGEST, Facts
 from sparserl.report.source import highlight
-
-CORRECT = "correct"
-TIE = 0.05
-"""per cent that are not worth a figure"""
-LONGEST = 300
-"""characters of a reason"""
+from sparserl.report.words import compact, percent
 
 
 def section(entry: Entry, modes: Sequence[str]) -> str:
     """The table of candidates, below a sentence a mode that was tuned for."""
     if not entry.candidates:
         return ""
-    timed = [mode for mode in modes if any(mode in _times(c) for c in entry.candidates)] or list(modes[:1])
+    timed = [mode for mode in modes if any(mode in runner_up.times(c) for c in entry.candidates)] or list(modes[:1])
     ranked = rank(entry, timed[0])
     won = {mode: winner_among(entry, ranked, mode) for mode in timed}
     rows = "".join(_row(c, timed, [mode for mode in timed if won[mode] is c]) for c in ranked)
-    right = sum(_right(c) for c in ranked)
-    heads = "".join(f'<th scope="col" class="number">{mode} µs' for mode in timed)
-    said = dict.fromkeys(why_runner_up_lost(entry, mode) for mode in timed)
+    right = sum(runner_up.right(c) for c in ranked)
+    figures = [*(f"{mode} µs" for mode in timed), "of floor", "packed", "registers", "launches"]
+    heads = "".join(f'<th scope="col" class="number">{name}' for name in figures)
     return (
         f"<h4>Candidates <small>{right} of {len(ranked)} correct</small></h4>"
-        f"{''.join(f'<p>{each}</p>' for each in said)}"
+        f"{why_runner_up_lost(entry, timed)}"
         '<div class="scroll"><table class="candidates"><thead><tr><th scope="col">layout<th scope="col">verdict'
         f'{heads}<th scope="col">by</thead><tbody>{rows}</tbody></table></div>'
     )
@@ -38,7 +34,7 @@ def section(entry: Entry, modes: Sequence[str]) -> str:
 
 def rank(entry: Entry, mode: str) -> list[Record]:
     """Correct ones by time, the rest behind them in the order they are stored."""
-    return sorted(entry.candidates, key=lambda c: _time_us(c, mode))
+    return sorted(entry.candidates, key=lambda c: runner_up.time_us(c, mode))
 
 
 def winner_among(entry: Entry, ranked: Sequence[Record], mode: str) -> Record | None:
@@ -50,28 +46,26 @@ def winner_among(entry: Entry, ranked: Sequence[Record], mode: str) -> Record | 
     return next((c for c in ranked if c.get("sha") == name), None)
 
 
-def why_runner_up_lost(entry: Entry, mode: str) -> str:
-    """One sentence of HTML."""
-    ranked = rank(entry, mode)
-    won = winner_among(entry, ranked, mode)
-    others = [c for c in ranked if c is not won]
-    if won is None:
-        kept = str((entry.winner_in(mode) or {}).get("name") or "")
-        return f"<b>{escape(kept)}</b> stays: no candidate was faster." if kept else "No candidate was verified."
-    if not others:
-        return "It was the only candidate."
-    second, best_us, second_us = others[0], _time_us(won, mode), _time_us(others[0], mode)
-    name = f"<code>{escape(str(second['layout']) or str(second.get('name', '')))}</code>"
-    if math.isfinite(second_us) and math.isfinite(best_us):
-        slower = 100 * (second_us / best_us - 1)
-        if slower < 0:
-            return f"{name} seemed {-slower:.1f} % faster in {mode} mode at first, and was slower when timed again."
-        if slower < TIE:
-            return f"The runner-up, {name}, was right too, and as fast in {mode} mode: a tie."
-        return f"The runner-up, {name}, was right too, and slower by <b>{slower:.1f} %</b> in {mode} mode."
-    reason = f": {escape(str(second['reason'])[:LONGEST])}" if second.get("reason") else ""
-    verdict = escape(str(second["verdict"]).lower())
-    return f"No other candidate was timed in {mode} mode. The runner-up, {name}, was <b>{verdict}</b>{reason}."
+def why_runner_up_lost(entry: Entry, modes: Sequence[str]) -> str:
+    """A paragraph a mode; two programs are compared once."""
+    said: dict[str, None] = {}
+    compared: set[tuple[int, int]] = set()
+    for mode in modes:
+        ranked = rank(entry, mode)
+        won = winner_among(entry, ranked, mode)
+        second = next((c for c in ranked if c is not won), None)
+        if won is None:
+            kept = str((entry.winner_in(mode) or {}).get("name") or "")
+            words = f"<b>{escape(kept)}</b> stays: no candidate was faster." if kept else "No candidate was verified."
+        elif second is None:
+            words = "It was the only candidate."
+        else:
+            words = runner_up.verdict(second, won, mode)
+            if runner_up.right(second) and (id(second), id(won)) not in compared:
+                words += runner_up.compared(second, won, mode)
+                compared.add((id(second), id(won)))
+        said[f"<p>{words}</p>"] = None
+    return "".join(said)
 
 
 def kernels(entry: Entry, modes: Sequence[str]) -> str:
@@ -96,27 +90,21 @@ def _kernel(winner: Record, modes: Sequence[str], several: bool) -> str:
 
 def _row(candidate: Record, modes: Sequence[str], won: Sequence[str]) -> str:
     """End tags of rows and cells are left out, as HTML allows: there are thousands of them."""
-    times = _times(candidate)
-    cells = "".join(f'<td class="number">{f"{times[mode]:.2f}" if mode in times else "–"}' for mode in modes)
+    times, facts = runner_up.times(candidate), Facts.of(candidate)
+    shown = [f"{times[mode]:.2f}" if mode in times else "–" for mode in modes]
+    shown.append(percent(runner_up.floor_share(candidate, modes[0])))
+    shown.append(f"{compact(facts.packed_bytes)}B" if facts.packed_bytes else "–")
+    shown += [str(facts.registers or "–"), facts.launched]
+    cells = "".join(f'<td class="number">{each}' for each in shown)
     reason = f"<small>{escape(str(candidate['reason'])[:LONGEST])}</small>" if candidate.get("reason") else ""
+    stage = f'<span class="quiet">{escape(str(candidate["stage"]))}</span>' if candidate.get("stage") else ""
     crown = f'<span class="crown">winner{"" if len(won) == len(modes) else f", {won[0]}"}</span>' if won else ""
     layout = escape(str(candidate["layout"]) or "–")
     name = str(candidate.get("name") or "").partition(" on ")[0]
     crown += f'<small class="quiet">{escape(name)}</small>' if name else ""
     return (
         f'<tr{" class=ours" if won else ""}><td><code>{layout}</code>{crown}<td class="wrap">'
-        f"<span class={'good' if _right(candidate) else 'bad'}>{escape(str(candidate['verdict']).lower())}</span>"
-        f'{reason}{cells}<td class="quiet">{escape(str(candidate.get("origin") or "–"))}'
+        f"<span class={'good' if runner_up.right(candidate) else 'bad'}>{escape(str(candidate['verdict']).lower())}"
+        f"</span> {stage}{reason}{cells}"
+        f'<td class="quiet">{escape(str(candidate.get("origin") or "–"))}'
     )
-
-
-def _right(candidate: Record) -> bool:
-    return str(candidate["verdict"]).lower() == CORRECT
-
-
-def _times(candidate: Record) -> Mapping[str, float]:
-    return {mode: us for mode, us in (candidate.get("times_us") or {}).items() if us}
-
-
-def _time_us(candidate: Record, mode: str) -> float:
-    return float(_times(candidate).get(mode, math.inf)) if _right(candidate) else math.inf

@@ -11,8 +11,10 @@ from html import escape
 
 from sparserl.bench.figures import OPERATOR, WITHOUT_PDL
 from sparserl.bench.page_sections import title_of
+from sparserl.bench.peer_scipy import SIDE as SCIPY
 from sparserl.report import candidates, charts
 from sparserl.report.board import Entry, Record
+from sparserl.report.peers import how_timed
 from sparserl.report.words import MODELLED, compact, figure, integer, percent, products
 
 LEVELS = 5
@@ -86,7 +88,8 @@ def result(entry: Entry, modes: Sequence[str], modelled: bool) -> str:
     """One problem of a matrix."""
     made = f"<h3>{escape(title_of(entry.problem))}</h3>"
     if entry.fault:
-        made += f'<p class="fault"><b>This matrix failed.</b> {escape(entry.fault)}</p>'
+        part = " in part" if any(not standing.failed for standing in entry.standings.values()) else ""
+        made += f'<p class="fault"><b>This matrix failed{part}.</b> {escape(entry.fault)}</p>'
     made += _numbers(entry, modes, modelled) + _sides(entry, modes)
     return made + candidates.section(entry, modes) + candidates.kernels(entry, modes)
 
@@ -125,22 +128,39 @@ def _sides(entry: Entry, modes: Sequence[str]) -> str:
         return ""
     first = entry.standings[here[0]].times_us
     order = sorted(entry.clocks, key=lambda side: first.get(side, math.inf))
-    shown = [us for mode in here for side, us in entry.standings[mode].times_us.items() if side != "scipy"]
+    shown = [us for mode in here for side, us in entry.standings[mode].times_us.items() if side != SCIPY]
     rows = "".join(_side(entry, side, here, max(shown, default=1.0)) for side in order)
-    heads = "".join(f'<th scope="col" class="number">{mode} µs' for mode in here)
+    heads = "".join(
+        f'<th scope="col" class="number">{each}' for mode in here for each in (f"{mode} µs", "ours over it")
+    )
     return (
         '<h4>Side by side</h4><div class="scroll"><table class="sides"><thead><tr><th scope="col">side'
-        f'{heads}<th scope="col">10–90 %, {here[0]}</thead><tbody>{rows}</tbody></table></div>'
+        f'{heads}<th scope="col">10–90 %, {here[0]}<th scope="col">timed</thead><tbody>{rows}</tbody></table></div>'
     )
 
 
 def _side(entry: Entry, side: str, modes: Sequence[str], slowest: float) -> str:
     clocks: Mapping[str, Record] = entry.clocks[side]
-    cells = "".join(_timed(clocks.get(mode), side in entry.standings[mode].times_us, slowest) for mode in modes)
+    cells = ""
+    for mode in modes:
+        clock, standing = clocks.get(mode), entry.standings[mode]
+        us, ours_us = standing.times_us.get(side), standing.operator_us
+        ours_us = (clock or {}).get("beside_us") or ours_us if ours_us else None
+        over = f"{us / ours_us:.2f}×" if us and ours_us and side != OPERATOR else "–"
+        cells += f'{_timed(clock, us is not None, slowest)}<td class="number">{over}'
     quantiles = (clocks.get(modes[0]) or {}).get("quantiles_us")
     spread = f"{quantiles[0]:.2f}–{quantiles[-1]:.2f}" if quantiles else "–"
     look = " class=ours" if side in (OPERATOR, WITHOUT_PDL) else ""
-    return f'<tr{look}><th scope="row">{escape(side)}{cells}<td class="quiet">{spread}'
+    how = _how(side, clocks)
+    return f'<tr{look}><th scope="row">{escape(side)}{cells}<td class="quiet">{spread}<td class="quiet how">{how}'
+
+
+def _how(side: str, clocks: Mapping[str, Record]) -> str:
+    """How it was timed, and what the operator took beside it where it was timed once more."""
+    timed = [clock for clock in clocks.values() if clock.get("median_us")]
+    hows = dict.fromkeys(how_timed(side, clock) for clock in timed if side != OPERATOR)
+    again = [f"{clock['beside_us']:.2f}" for clock in timed if clock.get("beside_us")]
+    return escape("; ".join(hows)) + (f", beside ours of {' and '.join(again)} µs" if again else "")
 
 
 def _timed(clock: Record | None, counts: bool, slowest: float) -> str:

@@ -18,10 +18,11 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from sparserl.bench.provenance import differing
 from sparserl.errors import StoreError
 from sparserl.evaluation import CLASSES
 from sparserl.report import board as boards
-from sparserl.report import matrix_view, sections
+from sparserl.report import matrix_view, peers, sections
 from sparserl.report.board import Board, Entry, Record
 from sparserl.report.script import SCRIPT
 from sparserl.report.style import STYLE, all_at_once, hidden_modes, only_classes
@@ -30,8 +31,8 @@ from sparserl.store import write_atomic
 from sparserl.version import VERSION
 
 MEASURED_LEAD = (
-    "Every operator and every peer was verified and timed side by side in one run, in turns, and the peers had their "
-    "preprocessing. cuSPARSE is never a candidate of ours."
+    "The operator and every variant of cuSPARSE were verified and timed side by side in one run, in turns, after "
+    "cuSPARSE’s preprocessing; it is never a candidate of ours."
 )
 MODELLED_LEAD = "Every operator was verified, and its time was counted by the simulator beside that of a plain program."
 
@@ -65,9 +66,8 @@ def single(records: Iterable[Record]) -> str:
     board = boards.board(records)
     first = board.entries[0]
     warning = _warning(board)
-    inner = matrix_view.structure(first) + "".join(
-        f'<section class="part">{matrix_view.result(e, board.modes, board.modelled)}</section>' for e in board.entries
-    )
+    results = [matrix_view.result(e, board.modes_of(e.problem), board.modelled) for e in board.entries]
+    inner = matrix_view.structure(first) + "".join(f'<section class="part">{each}</section>' for each in results)
     brow = f'<div class="brow"><b>SparseRL</b>{_pills(board)}</div>'
     head = f"<header>{brow}<h1>{escape(first.matrix)}</h1>{warning}</header>"
     return _whole(board, f"{first.matrix} · SparseRL", f'{head}<main class="alone">{inner}</main>{_made(board, None)}')
@@ -84,7 +84,7 @@ def _whole(board: Board, title: str, body: str) -> str:
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{style}</style>{plain}</head>\n'
-        f'<body data-mode="{board.modes[0]}">{body}<div id="tip" role="tooltip" hidden></div>'
+        f'<body>{body}<div id="tip" role="tooltip" hidden></div>'
         f"<script>{SCRIPT}</script></body></html>\n"
     )
 
@@ -109,18 +109,29 @@ def _head(board: Board) -> str:
     return (
         f'<header><div class="brow"><b>SparseRL benchmark</b>{_pills(board)}</div>'
         f"<h1>A kernel written for each matrix, against {against}</h1>"
-        f'<p class="lead">{matrices} matrices. {how}</p>'
+        f'<p class="lead">{matrices} matrices. {how}</p>{_other_peers(board)}'
         f"{_warning(board)}</header>"
     )
 
 
+def _other_peers(board: Board) -> str:
+    """Who else was timed, and who could not be."""
+    there, missing = peers.took_part(board)
+    said = f"Other peers, each timed in its own way: {', '.join(there)}." if there else "There are no other peers here."
+    reasons = {why: ", ".join(name for name in missing if missing[name] == why) for why in missing.values()}
+    said += f" Missing: {'; '.join(f'{names} ({why})' for why, names in reasons.items())}." if missing else ""
+    return f'<p class="lead others">{escape(said)}</p>'
+
+
 def _warning(board: Board) -> str:
-    if not board.modelled:
-        return ""
-    return (
-        '<p class="warning"><b>Modelled, not measured.</b> These times were counted by the simulator on a machine '
-        "without a GPU. They rank programs; they are no claim about any device.</p>"
-    )
+    made = ""
+    if board.modelled:
+        made = '<p class="warning"><b>Modelled, not measured.</b> These times were counted by the simulator on a '
+        made += "machine without a GPU. They rank programs; they are no claim about any device.</p>"
+    mixed = "; ".join(f"{name} {' and '.join(values)}" for name, values in differing(board.abouts).items())
+    if mixed:
+        made += f'<p class="warning"><b>Several versions.</b> Not all was measured with one: {escape(mixed)}.</p>'
+    return made
 
 
 def _switches(board: Board) -> str:
@@ -128,17 +139,20 @@ def _switches(board: Board) -> str:
     if len(board.problems) > 1:
         made += f'<span class="switch-name">Problem</span>{problem_switch(board)}'
     if len(board.modes) > 1:
-        buttons = "".join(_button("mode", mode, mode, mode == board.modes[0]) for mode in board.modes)
-        made += (
-            f'<span class="switch-name">Mode</span><span class="switch" role="group" aria-label="Mode">{buttons}</span>'
-        )
+        first = board.modes_of(board.problems[0])[0]
+        buttons = "".join(_button("mode", mode, mode, mode == first) for mode in board.modes)
+        made += f'<span class="switch-name">Mode</span>{_group("Mode", buttons)}'
     return f'{made}<span class="jump"><a href="#made">How it was made</a></span></div></nav>'
 
 
 def problem_switch(board: Board) -> str:
     """A button a problem."""
     buttons = "".join(_button("problem", str(at), problem_short(p), not at) for at, p in enumerate(board.problems))
-    return f'<span class="switch" role="group" aria-label="Problem">{buttons}</span>'
+    return _group("Problem", buttons)
+
+
+def _group(name: str, buttons: str) -> str:
+    return f'<span class="switch" role="group" aria-label="{name}">{buttons}</span>'
 
 
 def _button(group: str, value: str, words: str, pressed: bool) -> str:
@@ -171,7 +185,7 @@ def _views(board: Board) -> str:
         inner = matrix_view.structure(entries[0]) + switch
         for entry in sorted(entries, key=lambda e: board.problems.index(e.problem)):
             at = board.problems.index(entry.problem)
-            shown = matrix_view.result(entry, board.modes, board.modelled)
+            shown = matrix_view.result(entry, board.modes_of(entry.problem), board.modelled)
             inner += f'<section class="part" data-part="{at}">{shown}</section>'
         made += f'<script type="text/plain" data-matrix="{escape(name)}">{pack(inner)}</script>\n'
     return made
@@ -183,18 +197,22 @@ def pack(text: str) -> str:
 
 
 def _made(board: Board, today: datetime.date | None) -> str:
+    known: dict[str, dict[str, None]] = {}  # by name, what the runs say, each once
+    for about in board.abouts:
+        for name, value in about.items():
+            if value not in (None, "", {}, []):
+                known.setdefault(name, {})[_said(value)] = None
+    commands = "\n".join(known.pop("command", ()))
     rows = [
-        f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{escape(_said(value))}</dd>"
-        for name, value in board.about.items()
-        if name != "command" and value not in (None, "", {})
+        f"<dt>{escape(name.replace('_', ' '))}</dt><dd>{escape('; '.join(said))}</dd>" for name, said in known.items()
     ]
-    commands = "\n".join(board.commands)
     on = f" on {today.isoformat()}" if today else ""
     return (
         '<footer id="made"><h2>How it was made</h2><p class="quiet"><b>Solver</b>: a plain kernel rewrites x between '
         "products, its own time taken off. <b>Chain</b>: products back to back, each reading what the last one wrote. "
         "<b>Cold</b>: the L2 is emptied before each. Times are medians of a product in microseconds; means are "
-        f"geometric. <b>Break-even</b>: seconds of tuning over what a product saves.</p><dl>{''.join(rows)}</dl>"
+        "geometric. <b>Break-even</b>: seconds of tuning over what a product saves. <b>Floor</b>: the least a program "
+        f"could take, an empty kernel or its packed bytes at full bandwidth.</p><dl>{''.join(rows)}</dl>"
         f"{f'<pre>{escape(commands)}</pre>' if commands else ''}"
         f'<p class="quiet">Page made{on} by sparserl {escape(VERSION)} from the records in its folder.</p></footer>'
     )

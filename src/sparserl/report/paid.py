@@ -5,10 +5,11 @@ Not covered: which matrices a benchmark has. Those that stand beside another sho
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from html import escape
-from typing import cast
 
 from sparserl.bench import breakeven
 from sparserl.bench.figures import Standing
@@ -31,7 +32,7 @@ def by_size(boards: Sequence[Board], problem: str, mode: str) -> str:
     top = "".join(f'<th scope="col" class="number">{head}</th>' for head in HEADS) * len(sized)
     rows = ""
     for decade in sorted({size for _, sizes in sized for size in sizes}):
-        cells = "".join(_cells(cast("Sequence[Standing]", sizes.get(decade, ()))) for _, sizes in sized)
+        cells = "".join(_cells(sizes.get(decade, ())) for _, sizes in sized)
         rows += f'<tr><th scope="row">10<sup>{decade}</sup> to 10<sup>{decade + 1}</sup></th>{cells}</tr>'
     return (
         f'<div class="scroll in-{mode}"><table class="groups"><caption class="sr">By size in {mode} mode</caption>'
@@ -40,16 +41,37 @@ def by_size(boards: Sequence[Board], problem: str, mode: str) -> str:
     )
 
 
-def alone(boards: Sequence[Board], problem: str) -> list[Standing]:
+@dataclass(frozen=True)
+class Spent:
+    """Who says what tuning costs: one process, alone on its machine."""
+
+    standings: Sequence[Standing]
+    own: bool
+    """whether they are the page's own matrices, not those of a benchmark beside it"""
+    how: str
+    """how many programs a tuning tried, and in what process"""
+
+
+def spent(boards: Sequence[Board], problem: str) -> Spent | None:
     """Of the first of these benchmarks that knows what tuning costs, with as many candidates as the first of all; where
     several processes shared a machine none is known."""
     candidates = boards[0].about.get("candidates")
     for board in boards:
         if board.about.get("candidates") == candidates:
-            found = [s for mode in board.modes for s in board.standings(problem, mode) if s.tuning_s is not None]
-            if found:
-                return found
-    return []
+            found = [s for mode in board.modes for s in board.standings(problem, mode)]
+            if any(s.tuning_s is not None for s in found):
+                warm = "a process that had tuned before" if board.about.get("warm_up") else "one process"
+                tried = f"{candidates} candidates each, " if candidates else ""
+                return Spent(found, board is boards[0], f"{tried}one after the other in {warm}")
+    return None
+
+
+def after(found: Sequence[Standing]) -> float | None:
+    """The median number of products until tuning has paid: never, where there is no operator to pay for it. Modelled
+    times pay for nothing."""
+    known = [math.inf if s.failed else breakeven.of(s) for s in found if s.source != "modelled"]
+    there = [each for each in known if each is not None]
+    return statistics.median(there) if there else None
 
 
 def label(board: Board) -> str:
@@ -62,11 +84,10 @@ def label(board: Board) -> str:
 
 def _cells(found: Sequence[Standing]) -> str:
     seconds = [s.tuning_s for s in found if s.tuning_s is not None]
-    paid = breakeven.median(s for s in found if s.source != "modelled")
     shown = (
         str(len(found)) if found else "–",
         ratio(geometric_mean(s.speedup for s in found)),
         figure(statistics.median(seconds) if seconds else None),
-        count(paid),
+        count(after(found)),
     )
     return "".join(f'<td class="number">{each}</td>' for each in shown)

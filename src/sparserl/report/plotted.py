@@ -11,12 +11,17 @@ from sparserl.bench import breakeven, figures
 from sparserl.bench.figures import OPERATOR, Standing
 from sparserl.bench.plots import Point, legend_mark
 from sparserl.evaluation import CLASSES
-from sparserl.report import charts
-from sparserl.report.board import Board
+from sparserl.report import charts, peers
+from sparserl.report.board import Board, Entry
 from sparserl.report.charts import Axis, Steps, look_of
 from sparserl.report.words import compact
 
-PEER_LOOKS = ("chain", "regular", "block", "random", "skewed", "extreme", "plain")
+PEER_LOOKS = {
+    "cuSPARSE CSR": "regular", "cuSPARSE COO": "block", "cuSPARSE SELL": "random", "cuSPARSE BSR": "skewed",
+    "torch": "chain dash1", "CuPy": "extreme dash1", "plain CSR": "regular",
+}  # fmt: skip
+SPARE_LOOK, DASHES = "plain", 3
+"""of every other program"""
 WORST_RATIO = 8.0
 """where a performance profile ends"""
 Measure = Callable[[Standing], float | None]
@@ -31,7 +36,7 @@ def plots(board: Board, by_mode: dict[str, list[Standing]]) -> str:
     """All plots of a problem, for every mode."""
     made = ""
     for mode, found in by_mode.items():
-        boxes = [_profile(found), _over_size(found), _over_skew(found)]
+        boxes = [_profile(board.among(found), mode), _over_size(found), _over_skew(found)]
         boxes += [_roofline(board, found), _dependent(found), _paid(found)]
         made += "".join(box.replace("<figure", f'<figure class="in-{mode}"', 1) for box in boxes if box)
     return f'{class_legend(next(iter(by_mode.values()), []))}<div class="plots">{made}</div>'
@@ -106,19 +111,20 @@ def _paid(found: Sequence[Standing]) -> str:
     return _scatter("Break-even", note, points, ("nonzeros", "products"), "")
 
 
-def _profile(found: Sequence[Standing]) -> str:
-    looks = {OPERATOR: "ours-line"}
-    sides = figures.performance_profile(found)
-    for at, side in enumerate(side for side in sides if side not in looks):
-        dash = f" dash{at // len(PEER_LOOKS)}" if at >= len(PEER_LOOKS) else ""
-        looks[side] = PEER_LOOKS[at % len(PEER_LOOKS)] + dash
-    near = {side: steps for side, steps in sides.items() if steps and steps[0][0] <= WORST_RATIO}
-    curves = [Steps(side, looks[side], steps) for side, steps in near.items()]
+def _profile(entries: Sequence[Entry], mode: str) -> str:
+    found = peers.profile(entries, mode)
+    near = {name: steps for name, steps in found.curves.items() if steps and steps[0][0] <= WORST_RATIO}
+    others = [name for name in near if name not in PEER_LOOKS and name != OPERATOR]
+    looks = {OPERATOR: "ours-line", **PEER_LOOKS}
+    looks |= {name: f"{SPARE_LOOK} dash{1 + at % DASHES}" for at, name in enumerate(others)}
+    curves = [Steps(name, looks[name], steps) for name, steps in near.items()]
     drawn = charts.profile(curves, Axis("time over the best time", 1.0, WORST_RATIO, unit="×"), "Performance profile")
     legend = "".join(f'<span><span class="rule {c.look}"></span>{escape(c.label)}</span>' for c in curves)
     note = "on how many matrices a side is within a factor of the fastest; higher and further left is better"
-    far = [side for side in sides if side not in near]
+    far = [name for name in found.curves if name not in near]
     note += f"; off the scale: {', '.join(far)}" if far else ""
+    left_out = ", ".join(f"{name} ({why})" if why else name for name, why in found.left_out.items())
+    note += f"; left out: {left_out}" if left_out else ""
     return _box("Performance profile", note, f'{drawn}<p class="legend">{legend}</p>') if curves else ""
 
 
@@ -140,8 +146,10 @@ def _roofline(board: Board, found: Sequence[Standing]) -> str:
                       Point(roof.nonzeros, 100 * roof.layout_share, f"{look} real{faint}", *place)))  # fmt: skip
     points = [point for pair in pairs for point in pair]
     x = Axis.around("nonzeros", [p.x for p in points])
-    y = Axis.around("share of the bandwidth", [p.y for p in points], " %", {100.0: f"{bandwidth:g} TB/s"})
-    note = "hollow: CSR’s bytes over the time; full: those of the chosen layout; faint: fits in the L2"
+    moved = sorted({s.copy_tb_s or bandwidth for s in found})  # each run measured its own
+    line = "–".join(f"{each:g}" for each in dict.fromkeys((moved[0], moved[-1]))) if moved else ""
+    y = Axis.around("share of the bandwidth", [p.y for p in points], " %", {100.0: f"{line} TB/s"})
+    note = "hollow: CSR’s bytes over the time; full: those of the chosen layout; faint: may stay in the L2"
     return _box("Roofline", note, charts.scatter(points, x, y, "Roofline", pairs)) if points else ""
 
 

@@ -10,22 +10,30 @@ const body = document.body, dialog = document.querySelector('dialog'), tip = doc
 const views = new Map(all('script[data-matrix]').map((each) => [each.dataset.matrix, each]));
 let problem = 0;
 
-// one problem at a time, one mode at a time
+// one problem at a time, in one mode at a time: the chosen one, where the problem was measured in it
 const press = (group, value) => all(`[data-${group}-switch]`).forEach((button) => {
   button.setAttribute('aria-pressed', String(button.dataset[`${group}Switch`] === String(value)));
+});
+let mode = document.querySelector('.problem')?.dataset.mode;
+const showMode = () => all('.problem').forEach((section, i) => {
+  const there = section.dataset.modes.split(' '), shown = there.includes(mode) ? mode : there[0];
+  section.dataset.mode = shown;
+  if (i !== problem) return;
+  press('mode', shown);
+  all('[data-mode-switch]').forEach((button) => { button.hidden = !there.includes(button.dataset.modeSwitch); });
 });
 const showProblem = (at) => {
   problem = Number(at);
   all('.problem').forEach((section, i) => { section.hidden = i !== problem; });
   all('dialog .part').forEach((part) => { part.hidden = Number(part.dataset.part) !== problem; });
   press('problem', problem);
+  showMode();
 };
-const showMode = (mode) => { body.dataset.mode = mode; press('mode', mode); };
 document.addEventListener('click', (event) => {
   const button = event.target.closest('[data-problem-switch], [data-mode-switch]');
   if (!button) return;
   if ('problemSwitch' in button.dataset) showProblem(button.dataset.problemSwitch);
-  else showMode(button.dataset.modeSwitch);
+  else { mode = button.dataset.modeSwitch; showMode(); }
 });
 
 // tables
@@ -45,9 +53,9 @@ const sortBy = (head) => {
   rows.append(...[...rows.rows].sort(compare));
 };
 all('th button').forEach((button) => button.addEventListener('click', () => sortBy(button.closest('th'))));
+const passes = (row) => !row.hidden && (!body.dataset.only || row.dataset.class === body.dataset.only);
 const tell = () => all('.count').forEach((count) => {
-  const rows = all(`#${count.dataset.of} tbody tr`), only = body.dataset.only;
-  const shown = rows.filter((row) => !row.hidden && (!only || row.dataset.class === only));
+  const rows = all(`#${count.dataset.of} tbody tr`), shown = rows.filter(passes);
   count.textContent = shown.length === rows.length ? `${rows.length} matrices` : `${shown.length} of ${rows.length}`;
 });
 all('input[type=search]').forEach((box) => box.addEventListener('input', () => {
@@ -92,9 +100,10 @@ const open = async () => {
 };
 const step = (by) => {
   const section = all('.problem')[problem];
-  const names = all('.matrices tbody tr', section).filter((row) => !row.hidden).map((row) => row.dataset.name);
-  const at = names.indexOf(wanted());
-  if (names.length) location.hash = '#' + encodeURIComponent(names[(at + by + names.length) % names.length]);
+  const names = all('.matrices tbody tr', section).filter(passes).map((row) => row.dataset.name);
+  const at = names.indexOf(wanted());  // -1 where a filter hides the one that is open
+  const next = at < 0 && by < 0 ? names.length - 1 : (at + by + names.length) % names.length;
+  if (names.length) location.hash = '#' + encodeURIComponent(names[next]);
 };
 if (dialog) {
   addEventListener('hashchange', open);
@@ -133,7 +142,6 @@ document.addEventListener('pointerover', (event) => {
 });
 
 showProblem(0);
-showMode(body.dataset.mode);
 tell();
 if (dialog) open();
 """

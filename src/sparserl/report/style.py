@@ -26,6 +26,7 @@ h4 small { font-weight: 400; color: var(--quiet); font-size: 13px; margin-left: 
 p { max-width: 72ch; }
 a { text-underline-offset: 2px; text-decoration-thickness: 1px; }
 .lead { font-size: 18px; line-height: 1.5; color: var(--quiet); max-width: 66ch; margin: 0; }
+.lead.others { font-size: 15px; margin-top: 8px; }
 .brow { display: flex; flex-wrap: wrap; gap: 6px 10px; align-items: center; font-size: 13.5px; color: var(--quiet); }
 .brow b { color: var(--ours); font-weight: 640; letter-spacing: .01em; margin-right: 4px; }
 .pill { border: 1px solid var(--line); border-radius: 99px; padding: 1px 10px; white-space: nowrap; }
@@ -53,6 +54,7 @@ a { text-underline-offset: 2px; text-decoration-thickness: 1px; }
 .jump a:hover { color: var(--text); text-decoration: underline; }
 
 .problem { padding-top: 40px; }
+.alone { padding-top: 20px; }
 .hero { display: grid; grid-template-columns: minmax(0, 1fr) minmax(0, 1.12fr); gap: 36px; align-items: center;
   margin-top: 22px; }
 .big { font-size: clamp(76px, 10vw, 124px); font-weight: 700; letter-spacing: -.055em; line-height: .95;
@@ -65,6 +67,8 @@ a { text-underline-offset: 2px; text-decoration-thickness: 1px; }
   font-variant-numeric: tabular-nums; }
 .stats dt { overflow-wrap: anywhere; font-size: 13px; line-height: 1.35; color: var(--quiet); }
 .stats > div { display: flex; flex-direction: column-reverse; justify-content: flex-end; }
+
+.set { margin: 26px 0 12px; font-size: 13.5px; line-height: 1.4; color: var(--quiet); max-width: 60ch; }
 
 figure { border-radius: 12px; padding: 16px 16px 8px; }
 figcaption { font-size: 14.5px; font-weight: 620; margin-bottom: 6px; }
@@ -89,11 +93,12 @@ a:hover > .mark { stroke: var(--text); stroke-width: 2; }
 .rule.regular { border-color: var(--regular); } .rule.block { border-color: var(--block); }
 .rule.random { border-color: var(--random); } .rule.skewed { border-color: var(--skewed); }
 .rule.extreme { border-color: var(--extreme); } .rule.dash1 { border-top-style: dashed; }
-.rule.dash2 { border-top-style: dotted; }
+.rule.dash2 { border-top-style: dotted; } .rule.dash3 { border-top-style: double; }
 .groups td:last-child { max-width: 240px; overflow: hidden; text-overflow: ellipsis; }
+.groups [scope=colgroup] { text-align: center; border-left: 1px solid var(--line); }
 .headline > * { background: var(--tint); }
 .faint { opacity: .35; }
-.dash1 { stroke-dasharray: 7 3; } .dash2 { stroke-dasharray: 2 3; }
+.dash1 { stroke-dasharray: 7 3; } .dash2 { stroke-dasharray: 2 3; } .dash3 { stroke-dasharray: 9 3 2 3; }
 .legend { max-width: none; margin: 6px 0 10px; font-size: 13px; gap: 4px 14px; }
 
 .tools { display: flex; flex-wrap: wrap; gap: 10px; align-items: center; margin: 12px 0; }
@@ -132,6 +137,7 @@ th[aria-sort] button { color: var(--text); }
 .gain i { display: inline-block; height: 8px; border-radius: 2px; background: var(--ours); opacity: .8;
   width: calc(var(--share) * 64px); print-color-adjust: exact; -webkit-print-color-adjust: exact; }
 .gain.lost i { background: var(--miss); }
+.gain small { white-space: nowrap; }
 .spread { display: inline-block; width: 64px; text-align: right; }
 .matrices td:has(> code) { max-width: 230px; overflow: hidden; text-overflow: ellipsis; }
 td code { font-size: 12px; color: var(--quiet); }
@@ -142,11 +148,10 @@ STYLE = BASE + OWN + VIEW
 
 
 def hidden_modes(modes: list[str]) -> str:
-    """Rules that show one mode at a time: the one that `<body data-mode>` names."""
+    """Rules that show one mode at a time: the one that a problem's `data-mode` names."""
+    others = {mode: ", ".join(f".in-{other}" for other in modes if other != mode) for mode in modes}
     return "".join(
-        f"body[data-mode={mode}] :is({', '.join(f'.in-{other}' for other in modes if other != mode)}){{display:none}}"
-        for mode in modes
-        if len(modes) > 1
+        f".problem[data-mode={mode}] :is({hidden}){{display:none}}" for mode, hidden in others.items() if hidden
     )
 
 
@@ -162,4 +167,4 @@ def only_classes(names: list[str]) -> str:
 def all_at_once(modes: list[str]) -> str:
     """Rules for a browser without scripts: every problem and every mode, one below the other."""
     shown = ", ".join(f".in-{mode}" for mode in modes)
-    return f".problem[hidden]{{display:block}}body[data-mode] :is({shown}){{display:revert}}"
+    return f".problem[hidden]{{display:block}}.problem[data-mode] :is({shown}){{display:revert}}"

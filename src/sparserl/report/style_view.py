@@ -35,10 +35,11 @@ dialog[open] { animation: slide .18s ease-out; }
 .sides .timed { background: linear-gradient(var(--soft), var(--soft)) 100% 50% / var(--share) 68% no-repeat; }
 .ours > * { font-weight: 640; }
 .sides .ours .timed { background-image: linear-gradient(var(--tint), var(--tint)); }
-td small { display: block; white-space: normal; font-weight: 400; }
-td.wrap small { color: var(--quiet); }
+td small, tbody th small { display: block; white-space: normal; font-weight: 400; }
+td.wrap small, tbody th small { color: var(--quiet); }
+td.how { white-space: normal; min-width: 150px; font-weight: 400; }
 .candidates td.wrap { min-width: 130px; }
-.candidates td:first-child { min-width: 240px; white-space: normal; }
+.candidates td:first-child { min-width: 200px; white-space: normal; }
 .crown { font: 600 11px/1.5 system-ui, sans-serif; margin-left: 8px; padding: 1px 8px; border-radius: 99px;
   background: var(--tint); color: var(--ours); }
 .code { position: relative; }
