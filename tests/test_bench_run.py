@@ -85,7 +85,8 @@ def test_records_hold_all_that_a_page_needs(finished: tuple[Path, list[Finished]
     assert sum(map(sum, record["spy"]["counts"])) == record["nonzeros"] == record["features"]["nonzeros"]
     assert sum(record["row_histogram"]["counts"]) == record["rows"]
     assert record["winner"]["text"].startswith("// layout: ") and record["tuning_s"] > 0
-    assert {"judge", "race", "rank"} <= record["phases_s"].keys() and record["peak_memory_bytes"] > 1e6
+    assert {"judge", "race", "rank"} <= record["phases_s"].keys()
+    assert record["peak_host_bytes"] > 1e6 and record["peak_memory_bytes"] is None, "there is no GPU's memory here"
     assert {"worker_checks", "worker_time"} <= record["worker_s"].keys()
     assert {"pack", "compile", "verify", "time"} <= record["programs_s"].keys()
     assert sum(record["worker_s"].values()) < record["tuning_s"]

@@ -59,7 +59,8 @@ def memory_of(said: Said, solo: bool) -> CudaMemory:
 
 def pool() -> Pool:
     made = Pool.__new__(Pool)
-    made._stream, made.dead, made._pool = STREAM, [], "the pool"
+    made._stream, made.dead, made._pool, made._sizes = STREAM, [], "the pool", {}
+    made._held_bytes = made._most_bytes = 0
     return made
 
 
@@ -138,6 +139,18 @@ def test_what_nobody_holds_is_freed_with_the_next_allocation_and_in_the_order_of
     driver.take(300)
     assert sorted(said[:2]) == [("cuMemFreeAsync", address, STREAM) for address in sorted(addresses)]
     assert said[2] == ("cuMemAllocAsync", 300, STREAM) and len(driver.dead) <= 1
+
+
+def test_the_most_that_was_taken_is_told_once_and_counts_on_from_what_is_still_held(said: Said) -> None:
+    driver = pool()
+    kept = driver.take(100)
+    large = driver.take(1000)
+    del large
+    driver.take(10)
+    assert driver.most_bytes() == 1100, "what is freed doesn't count twice"
+    assert driver.most_bytes() == 100 == kept.numel(), "a large matrix before says nothing of the next"
+    small = driver.take(20)
+    assert driver.most_bytes() == 120 and small.numel() == 20
 
 
 def test_no_room_is_said_in_gigabytes_and_a_broken_device_as_it_is(said: Said, monkeypatch: pytest.MonkeyPatch) -> None:

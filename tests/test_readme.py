@@ -83,10 +83,51 @@ def test_constraints_pin_every_direct_dependency() -> None:
     assert all(re.fullmatch(r"[\w.-]+==[\w.]+", r) for r in rows), "versions only: no hashes, no addresses"
 
 
-def test_the_figures_of_the_readme_are_those_of_the_stored_records() -> None:
-    from sparserl.bench import digest, results
+def figures_of(root: Path) -> str:
+    """The table for a README: the benchmark's as soon as there is one, until then the reference search's."""
+    from sparserl.bench import digest, headline, results
 
-    assert digest.markdown(results.load(ROOT / "results" / "reference")).strip() in README
+    if (root / "results" / "bench").is_dir():
+        return headline.block(root / "results" / "bench", root).strip()
+    return digest.markdown(results.load(root / "results" / "reference")).strip()
+
+
+def picture_of(root: Path) -> str | None:
+    """What the benchmark's picture must be; None where there is no benchmark."""
+    from sparserl.report import board, picture
+
+    folder = root / "results" / "bench"
+    return picture.picture(board.read(folder)) if folder.is_dir() else None
+
+
+def test_the_figures_of_the_readme_are_those_of_the_stored_records() -> None:
+    assert figures_of(ROOT) in README
+
+
+def test_the_picture_of_the_readme_is_that_of_the_stored_records() -> None:
+    drawn = picture_of(ROOT)
+    assert drawn is None or (ROOT / "results" / "bench" / "picture.svg").read_text() == drawn
+
+
+def test_a_benchmark_takes_the_place_of_the_reference_search_as_soon_as_it_is_there(tmp_path: Path) -> None:
+    from typer.testing import CliRunner
+
+    from report_records import records
+    from sparserl import cli
+    from sparserl.bench.__main__ import app
+    from sparserl.store import append_jsonl
+
+    (tmp_path / "README.md").write_text(README)
+    folder = tmp_path / "results" / "bench"
+    append_jsonl(folder / "bench.jsonl", *records(12))
+    drawn = CliRunner().invoke(cli.app, ["report", str(folder), "--picture", str(folder / "picture.svg")])
+    put = CliRunner().invoke(app, ["goals", str(folder), "--of", "real", "--into", str(tmp_path / "README.md")])
+    assert (drawn.exit_code, put.exit_code) == (0, 0), drawn.output + put.output
+    text = (tmp_path / "README.md").read_text()
+    assert figures_of(tmp_path) in text and "](results/bench/picture.svg)" in text
+    assert (folder / "picture.svg").read_text() == picture_of(tmp_path)
+    append_jsonl(folder / "bench.jsonl", *records(13, seed=1))
+    assert figures_of(tmp_path) not in text and (folder / "picture.svg").read_text() != picture_of(tmp_path)
 
 
 def test_the_count_of_measured_matrices_in_the_readme_is_that_of_the_records() -> None:

@@ -20,7 +20,7 @@ from sparserl import referee, store
 from sparserl.backends.backend import Device
 from sparserl.errors import BackendError, SparseRLError
 from sparserl.findings import Candidate, Findings
-from sparserl.judge.case import Race
+from sparserl.judge.race import Race
 from sparserl.matrix import Pattern
 from sparserl.records import LayoutLine, Mode, Outcome, Problem, Timing, Verdict
 from sparserl.search import FINALISTS, Progress, best_of, choose, halve

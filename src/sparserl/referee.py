@@ -131,6 +131,12 @@ class Ahead:
         finally:
             self._threads.shutdown(wait=False)
 
+    def most_bytes(self) -> int | None:
+        """The most of the GPU's memory that the judge's worker had at one moment since it opened the case, if known."""
+        with suppress(SparseRLError):  # a judge that was closed can't say
+            return self._started.result().most_bytes()
+        return None
+
     def drop(self) -> None:
         """Keep it for the next one, unless somebody took it."""
         if not self._taken:
@@ -148,6 +154,7 @@ class Ahead:
     def _open(self, asked: Asked) -> Case:
         judge = self._started.result()
         judge.turns_s()  # what was before counts for others
+        judge.most_bytes()
         case = judge.open(*asked)
         with suppress(SparseRLError):  # then it is told when they are asked for
             case.baselines()

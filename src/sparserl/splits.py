@@ -43,7 +43,7 @@ def withheld_families() -> frozenset[str]:
 
 def base_family(family: str, params: Mapping[str, Any]) -> str:
     """The family itself, or the one that a permuted matrix is made of."""
-    return str(params["of"]) if family == "permuted" else family
+    return str(params.get("of", family)) if family == "permuted" else family
 
 
 def seed_range(split: Literal["train", "dev", "unseen"]) -> range:

@@ -174,6 +174,9 @@ class Backend(Protocol):
     def give_back(self) -> None:
         """Let others have memory that was used here and is no more."""
 
+    def most_bytes(self) -> int | None:
+        """The most memory that was allocated here at one moment since this was last asked; None: not counted."""
+
     def write(self, buffer: Buffer, array: np.ndarray, first_byte: int = 0) -> None:
         """Into `buffer`, from this byte of it on."""
 

@@ -153,6 +153,9 @@ class CudaMemory:
         if self._pool is not None:
             self._pool.give_back()
 
+    def most_bytes(self) -> int | None:
+        return None if self._pool is None else self._pool.most_bytes()
+
     def write(self, buffer: Buffer, array: Array, first_byte: int = 0) -> None:
         data = np.ascontiguousarray(array)
         self._fits(buffer, first_byte + data.nbytes, "write")

@@ -39,6 +39,9 @@ class Pool:
         self._stream = stream
         self.dead: list[int] = []
         """addresses that nobody holds any longer"""
+        self._sizes: dict[int, int] = {}
+        """bytes by address, of those that are not freed"""
+        self._held_bytes = self._most_bytes = 0
         kept = driver.bindings().CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
         self._pool = call("cuDeviceGetDefaultMemPool", call("cuDeviceGet", device))
         call("cuMemPoolSetAttribute", self._pool, kept, driver.bindings().cuuint64_t(KEPT_BYTES))
@@ -46,7 +49,17 @@ class Pool:
     def take(self, size_bytes: int) -> Pooled:
         """So many bytes. Raises BackendError where there is no room."""
         self._free()
-        return Pooled(self, int(call("cuMemAllocAsync", size_bytes, self._stream)), size_bytes)
+        address = int(call("cuMemAllocAsync", size_bytes, self._stream))
+        self._sizes[address] = size_bytes
+        self._held_bytes += size_bytes
+        self._most_bytes = max(self._most_bytes, self._held_bytes)
+        return Pooled(self, address, size_bytes)
+
+    def most_bytes(self) -> int:
+        """The most that was taken and not freed at one moment since this was last asked. The driver isn't."""
+        most, dead = self._most_bytes, list(self.dead)
+        self._most_bytes = self._held_bytes - sum(self._sizes[address] for address in dead)
+        return most
 
     def give_back(self) -> None:
         """To the device what nobody holds, but for `SPARED_BYTES`: others work there too."""
@@ -56,4 +69,6 @@ class Pool:
 
     def _free(self) -> None:
         while self.dead:
-            call("cuMemFreeAsync", self.dead.pop(), self._stream)
+            address = self.dead.pop()
+            call("cuMemFreeAsync", address, self._stream)
+            self._held_bytes -= self._sizes.pop(address)

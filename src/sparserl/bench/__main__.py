@@ -139,28 +139,44 @@ def table(
         typer.echo(digest.markdown(found) if markdown else digest.text(found))
 
 
+Lists = Annotated[list[str] | None, typer.Option(help="What `sparserl bench --matrices` takes; may be repeated.")]
+
+
 @app.command()
 def goals(
     out: Annotated[Path, typer.Argument(help="Folder that `sparserl bench` wrote, such as results/bench.")],
     beside: Annotated[list[Path] | None, typer.Option(help="Others, for what tuning costs; may be repeated.")] = None,
+    *,
+    of: Annotated[
+        list[str] | None, typer.Option(help="A list that should be measured, in the place of those of runs/bench.sh.")
+    ] = None,
+    large: Annotated[list[str] | None, typer.Option(help="One for SpMV alone, with --of.")] = None,
+    costed: Annotated[list[str] | None, typer.Option(help="One for the cost of tuning, with --of.")] = None,
+    matrices: Matrices = None,
     into: Annotated[Path | None, typer.Option(help="Put the table for a README between the markers of a file.")] = None,
 ) -> None:
-    """Print what a benchmark was asked to show and what it shows."""
-    from sparserl.bench import archive, digest, figures, second_opinion, tables
+    """Print what a benchmark was asked to show, what it shows, and what tuning costs."""
+    from sparserl.bench import archive, costs, digest, figures, headline, provenance, second_opinion, tables, wanted
     from sparserl.bench import goals as goal
     from sparserl.report import board
 
-    about, records = board.read(out).about, archive.read(out, board.NAME)
-    found = figures.standings(records)
-    if into is not None:
-        digest.write_into(into, goal.markdown(found, about))
-        return
+    boards = [board.read(each) for each in (out, *(beside or []))]
+    records = archive.read(out, board.NAME)
+    found, abouts = figures.standings(records), [r for r in records if r["kind"] == "about"]
     opinions = second_opinion.opinions(archive.read(out, "anchors"), tables.rows(figures.races(records)))
-    costs: dict[int, list[figures.Standing]] = {}
-    for each in map(board.read, [out, *(beside or [])]):
-        alone = [s for entry in each.entries for s in entry.standings.values() if s.tuning_s is not None]
-        costs.setdefault(int(each.about.get("candidates") or 0), []).extend(alone)
-    typer.echo(digest.columns(digest.bar_rows(goal.goals(found, about, opinions, costs))))
+    alone: dict[int, costs.Tunings] = {}
+    for each in boards:
+        every = [s for entry in each.entries for s in entry.standings.values()]
+        count = int(each.about.get("candidates") or 0)
+        alone[count] = {**alone.get(count, {}), **costs.tunings(every)}
+    lists = wanted.Lists(tuple(of), tuple(large or ()), tuple(costed or ())) if of else wanted.Lists()
+    named = wanted.wanted(lists, found, matrices)
+    typer.echo(digest.columns(digest.bar_rows(goal.goals(found, boards[0].about, named, opinions, alone))))
+    typer.echo(f"\nwhat tuning costs, {costs.PROBLEM}, {costs.MODE}\n{digest.columns(costs.rows(alone, named.costed))}")
+    for name, values in provenance.differing(abouts).items():
+        typer.echo(f"measured with more than one {name}: {', '.join(values)}")
+    if into is not None:
+        digest.write_into(into, headline.block(out, into.parent))
 
 
 @app.command()

@@ -22,7 +22,7 @@ KEYS = {
     "explored": ("matrix", "problem", "family", "settings", "layout"),
     "raced": ("matrix", "problem"),
     "anchors": ("matrix", "problem", "mode"),
-    "bench": ("kind", "matrix", "problem", "side", "mode", "id"),
+    "bench": ("kind", "matrix", "problem", "side", "mode", "id", "command"),
     "measured": ("case", "problem", "program"),
     "programs": ("program",),
     "cases": ("case", "problem"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 
 class Paid(Protocol):
@@ -25,6 +25,9 @@ class Paid(Protocol):
     def operator_us(self) -> float | None: ...
     @property
     def nonzeros(self) -> int: ...
+
+
+Sized = TypeVar("Sized", bound=Paid)
 
 
 def products(tuning_s: float, baseline_us: float, operator_us: float) -> float:
@@ -48,9 +51,9 @@ def median(standings: Iterable[Paid]) -> float | None:
     return statistics.median(found) if found else None
 
 
-def by_size(standings: Iterable[Paid]) -> Mapping[int, Sequence[Paid]]:
+def by_size(standings: Iterable[Sized]) -> Mapping[int, Sequence[Sized]]:
     """By decade of nonzeros: 5 holds 100 000 to 999 999."""
-    found: dict[int, list[Paid]] = {}
+    found: dict[int, list[Sized]] = {}
     for standing in standings:
         found.setdefault(len(str(max(1, standing.nonzeros))) - 1, []).append(standing)
     return dict(sorted(found.items()))

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from sparserl.errors import TRY_AGAIN
+from sparserl.errors import TRY_AGAIN, MatrixError, SparseRLError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from sparserl.bench.figures import Standing, Summary
+    from sparserl.bench.matrices import Entry
     from sparserl.bench.run import Finished
 
 PEER_HELP = (
@@ -25,8 +26,8 @@ PEER_HELP = (
     "numbers; with {y} its result is verified), {op}, {dtype}, {columns} and {mode}; may be repeated"
 )
 HEAD = (
-    "matrices", "mode", "count", "failed", "speed-up", "over CSR", "without pdl", "won", "worst", "on", "tuning s",
-    "break-even", "peak MB",
+    "matrices", "mode", "count", "failed", "speed-up", "over CSR", "without pdl", "won/tied/lost", "worst", "on",
+    "tuning s", "break-even", "peak MB",
 )  # fmt: skip
 
 
@@ -41,7 +42,7 @@ def bench(
     out: Annotated[Path, typer.Option(help="folder of the records, such as results/NAME; a second call goes on")],
     op: Annotated[str, typer.Option(help="spmv or spmm")] = "spmv",
     dtype: Annotated[str, typer.Option(help="f32 or f64; for spmm also f16 or bf16")] = "f32",
-    columns: Annotated[int, typer.Option(help="columns of B, for spmm")] = 1,
+    columns: Annotated[int, typer.Option(help="columns of B, for spmm, where it must be said")] = 0,
     mode: Annotated[list[str] | None, typer.Option(help="solver, chain or cold; may be repeated [solver]")] = None,
     tune_mode: Annotated[str, typer.Option(help="tune once, for this mode, and not once for each")] = "",
     device: Annotated[str, typer.Option(help="cuda, or sim: a modelled table")] = "cuda",
@@ -54,8 +55,12 @@ def bench(
     seed: Annotated[int, typer.Option(help="of the numbers that results are verified with")] = 0,
     share: Annotated[str, typer.Option(help="I/N: every N-th matrix from the I-th on, for N processes")] = "0/1",
     budget: Annotated[float, typer.Option(help="seconds; what is left is done by the next call (code 75)")] = 1e9,
-    most_nonzeros: Annotated[int, typer.Option(help="leave larger matrices of the lists out; 0: none")] = 0,
+    most_nonzeros: Annotated[int, typer.Option(help="leave larger matrices out; 0: none")] = 0,
     retry: Annotated[bool, typer.Option("--retry", help="measure matrices that failed once more")] = False,
+    warm_up: Annotated[str, typer.Option(help="a matrix to tune first, not recorded: then the process is warm")] = "",
+    other_versions: Annotated[
+        bool, typer.Option("--other-versions", help="go on where another driver or library measured")
+    ] = False,
 ) -> None:
     """Tune matrices and time the operators beside cuSPARSE, torch, CuPy and others."""
     from sparserl.bench import archive
@@ -65,7 +70,9 @@ def bench(
     from sparserl.shares import share_of
     from sparserl.tune import make_problem
 
-    problem = make_problem(op, dtype, columns)
+    if op == "spmm" and not columns:
+        raise SparseRLError("A benchmark of spmm must be told its '--columns', such as 32: B has as many.")
+    problem = make_problem(op, dtype, columns or 1)
     which, shares = share_of(share)
     config = BenchConfig(
         problem,
@@ -79,13 +86,25 @@ def bench(
         shares,
     )
     commands = [parse_peer(text) for text in peer or []]
-    wanted = [each for each in entries(matrices, folder) if not most_nonzeros or each.nonzeros <= most_nonzeros]
-    with Bench(config, out, commands, bare=bare) as run, progress(len(wanted[which::shares])) as watch:
+    wanted = [each for each in entries(matrices, folder) if not most_nonzeros or fits(each, most_nonzeros)]
+    warm = entries([warm_up], folder)[0] if warm_up else None
+    with (
+        Bench(config, out, commands, bare=bare, warm_up=warm, other_versions=other_versions) as run,
+        progress(len(wanted[which::shares])) as watch,
+    ):
         for finished in run.run(wanted[which::shares], budget_s=budget, retry=retry):
             watch(finished)
     typer.echo(show(archive.read(out, NAME)))
     if not run.complete:
         raise typer.Exit(TRY_AGAIN)
+
+
+def fits(entry: Entry, most_nonzeros: int) -> bool:
+    """Whether a matrix is no larger. Where no list says its size it is loaded to know; what can't be stays, to fail."""
+    try:
+        return (entry.nonzeros or entry.load().pattern.nonzeros) <= most_nonzeros
+    except MatrixError:
+        return True
 
 
 @contextmanager
@@ -124,12 +143,15 @@ def show(records: Sequence[dict[str, Any]]) -> str:
     """The figures of a folder as aligned columns, a table a problem."""
     from sparserl.bench.digest import columns
     from sparserl.bench.figures import groups, standings
+    from sparserl.bench.provenance import differing
     from sparserl.bench.tables import problems
 
-    about: dict[str, Any] = next((r for r in reversed(records) if r["kind"] == "about"), {})
+    abouts = [r for r in records if r["kind"] == "about"]
+    about: dict[str, Any] = abouts[-1] if abouts else {}
     found = standings(records)
     how = "modelled by the simulator, not measured" if about.get("source") == "modelled" else "measured"
     parts = [f"{about.get('device', '')}, {about.get('policy', '')}, {about.get('candidates', 0)} candidates: {how}"]
+    parts += [f"with more than one {name}: {', '.join(values)}" for name, values in differing(abouts).items()]
     for problem in problems(found):  # type: ignore[arg-type]  # it reads `problem` alone
         table = [list(HEAD)]
         for title, group in groups([s for s in found if s.problem == problem]):
@@ -142,10 +164,10 @@ def _cells(group: Sequence[Standing]) -> list[str]:
     from sparserl.bench.figures import summary
 
     s: Summary = summary(group)
-    percent = "–" if s.wins is None else f"{100 * s.wins:.0f} %"
+    won = "–" if s.wins is None else f"{s.won}/{s.tied}/{s.lost}"
     memory = "–" if s.peak_memory_bytes is None else f"{s.peak_memory_bytes / 1e6:.0f}"
     return [
-        str(s.count), str(s.failed), str(s.speedup or "–"), str(s.over_csr or "–"), _figure(s.without_pdl), percent,
+        str(s.count), str(s.failed), str(s.speedup or "–"), str(s.over_csr or "–"), _figure(s.without_pdl), won,
         _figure(s.worst), s.worst_matrix or "–", _figure(s.tuning_s), _figure(s.break_even, ",.0f"), memory,
     ]  # fmt: skip
 

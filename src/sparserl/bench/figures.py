@@ -4,8 +4,8 @@
     summary([s for s in found if s.headline and s.mode == "solver"])
 
 The baseline is the fastest verified variant of cuSPARSE (of the plain program on the simulator); torch, CuPy, SciPy and
-other programs are shown and never the baseline. A matrix without a right operator is in no mean and counted as failed;
-where there is a baseline it is also no win, and the worst case. Means are geometric. Break-even needs measured times.
+other programs are shown and never the baseline. A matrix without a right operator, whatever the reason, is in no mean;
+it is counted as failed and as lost, and is the worst case. Means are geometric. Break-even needs measured times.
 
 Not covered: pictures and pages, which take these figures; the bars of the reference search (`bars`), for which
 `races` hands over the same records.
@@ -13,16 +13,14 @@ Not covered: pictures and pages, which take these figures; the bars of the refer
 
 from __future__ import annotations
 
-import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from sparserl.bench import breakeven
-from sparserl.bench.tables import CSR_NAME, Record, geometric_mean
+from sparserl.bench import breakeven, faults
+from sparserl.bench.spread import Interval, interval
+from sparserl.bench.tables import CSR_NAME, LOST, WON, Record, geometric_mean
 from sparserl.errors import StoreError
 from sparserl.records import VALUE_BYTES
 
@@ -30,10 +28,9 @@ OPERATOR = "operator"
 WITHOUT_PDL = "operator without pdl"
 MODE_ORDER = ("solver", "chain", "cold")
 BASELINE = re.compile(r"(cusparse|plain):")
-DRAWS = 2000
-LEVEL = 0.95
-NOT_WON = 1.0
-"""a speed-up below it is no win"""
+STAYS = 2.0
+"""sizes of the L2 up to which a part of the data may stay there from product to product (`judge.timing`): only what is
+larger is moved from memory as a whole"""
 
 
 @dataclass(frozen=True)
@@ -47,6 +44,8 @@ class Standing:
     split: str = ""
     structure: str = ""
     headline: bool = False
+    group: str = ""
+    """of one origin or family; '' where the record doesn't say"""
     rows: int = 0
     columns: int = 0
     nonzeros: int = 0
@@ -59,11 +58,24 @@ class Standing:
     peak_memory_bytes: int | None = None
     source: str = ""
     """'gpu' or 'modelled'; '' where nothing was timed"""
+    copy_tb_s: float | None = None
+    """what the memory moved at best when the process that timed the operator began"""
     fault: str = ""
+    """of this mode"""
 
     @property
     def kind(self) -> str:
         return self.origin
+
+    @property
+    def cluster(self) -> tuple[str, str]:
+        """Those that are alike have the same."""
+        return self.origin, self.group or self.matrix
+
+    @property
+    def failed(self) -> bool:
+        """There is no right operator: it could not be read, tuned, verified or timed."""
+        return self.operator_us is None
 
     @property
     def size_bytes(self) -> int:
@@ -147,7 +159,7 @@ def standings(records: Iterable[Record]) -> list[Standing]:
 
 
 def _standing(record: Record, mode: str, sides: Mapping[str, Record]) -> Standing:
-    kept = ("origin", "split", "structure", "headline", "rows", "columns", "nonzeros")
+    kept = ("origin", "split", "structure", "headline", "group", "rows", "columns", "nonzeros")
     winner = (record.get("winners") or {}).get(mode) or {}
     features = record.get("features") or {}
     return Standing(
@@ -161,23 +173,12 @@ def _standing(record: Record, mode: str, sides: Mapping[str, Record]) -> Standin
         tuning_s=(record.get("tuning_s_by_mode") or {}).get(mode, record.get("tuning_s")),
         peak_memory_bytes=record.get("peak_memory_bytes"),
         source=next((str(r["source"]) for r in sides.values()), ""),
-        fault=record.get("fault", ""),
+        copy_tb_s=sides.get(OPERATOR, {}).get("copy_tb_s"),
+        fault=faults.of(record).get(mode, ""),
     )
 
 
 # ── means, wins, the worst ────────────────────────────────────────────────────
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A geometric mean and where it lies when matrices are drawn anew."""
-
-    value: float
-    low: float
-    high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.2f} ({self.low:.2f}–{self.high:.2f})"
 
 
 @dataclass(frozen=True)
@@ -187,15 +188,23 @@ class Summary:
     count: int
     """matrices with an operator and a baseline"""
     failed: int
-    """matrices with a baseline and no right operator, or that could not be measured at all"""
+    """matrices without a right operator, or that could not be measured at all"""
     speedup: Interval | None
     over_csr: Interval | None
     without_pdl: float | None
     pdl_gain: float | None
     """mean over those that use dependent launch"""
     pdl_used: int
+    won: int
+    """matrices on which the operator beats the baseline by more than a tie"""
+    tied: int
+    """those within two per cent"""
+    lost: int
+    """the others, those that failed among them"""
     wins: float | None
+    """the share that is won"""
     worst: float | None
+    """0 where a matrix failed"""
     worst_matrix: str
     tuning_s: float | None
     """median"""
@@ -210,20 +219,24 @@ def summary(group: Sequence[Standing]) -> Summary:
     if len({(s.problem, s.mode) for s in group}) > 1:
         raise ValueError("A summary is of one problem and one mode: choose standings by `problem` and `mode`.")
     gains = {s.matrix: s.speedup for s in group if s.speedup is not None}
-    failed = [s.matrix for s in group if s.operator_us is None]
-    beaten = [s.matrix for s in group if s.operator_us is None and s.baseline_us is not None]
-    worst = beaten[0] if beaten else min(gains, key=lambda name: gains[name], default="")
+    failed = [s.matrix for s in group if s.failed]
+    worst = failed[0] if failed else min(gains, key=lambda name: gains[name], default="")
     seconds = [s.tuning_s for s in group if s.tuning_s is not None]
+    won, lost = sum(gain > WON for gain in gains.values()), sum(gain < LOST for gain in gains.values()) + len(failed)
+    judged = len(gains) + len(failed)
     return Summary(
         count=len(gains),
         failed=len(failed),
-        speedup=interval(list(gains.values())),
-        over_csr=interval([s.over_csr for s in group if s.over_csr is not None]),
+        speedup=_interval(group, lambda s: s.speedup),
+        over_csr=_interval(group, lambda s: s.over_csr),
         without_pdl=geometric_mean(s.plain_speedup for s in group),
         pdl_gain=geometric_mean(s.pdl_gain for s in group),
         pdl_used=sum(s.pdl_gain is not None for s in group),
-        wins=share_of_wins(group),
-        worst=(0.0 if beaten else gains[worst]) if worst else None,
+        won=won,
+        tied=judged - won - lost,
+        lost=lost,
+        wins=won / judged if judged else None,
+        worst=(0.0 if failed else gains[worst]) if worst else None,
         worst_matrix=worst,
         tuning_s=statistics.median(seconds) if seconds else None,
         break_even=breakeven.median(s for s in group if s.source != "modelled"),
@@ -231,14 +244,10 @@ def summary(group: Sequence[Standing]) -> Summary:
     )
 
 
-def interval(values: Sequence[float], draws: int = DRAWS, level: float = LEVEL, seed: int = 0) -> Interval | None:
-    """The geometric mean with a bootstrap interval over matrices (percentiles); None of nothing."""
-    if not values:
-        return None
-    logs = np.log(np.asarray(values, dtype=np.float64))
-    picks = np.random.default_rng(seed).integers(0, len(logs), (draws, len(logs)))
-    low, high = np.exp(np.quantile(logs[picks].mean(axis=1), ((1 - level) / 2, (1 + level) / 2)))
-    return Interval(math.exp(float(logs.mean())), float(low), float(high))
+def _interval(group: Sequence[Standing], value: Callable[[Standing], float | None]) -> Interval | None:
+    """Of those that have the figure."""
+    there = [(found, s.cluster) for s in group if (found := value(s)) is not None]
+    return interval([each for each, _ in there], [cluster for _, cluster in there])
 
 
 def groups(found: Sequence[Standing]) -> Iterator[tuple[str, list[Standing]]]:
@@ -253,17 +262,6 @@ def groups(found: Sequence[Standing]) -> Iterator[tuple[str, list[Standing]]]:
             **{name: [s for s in here if s.structure == name] for name in sorted({s.structure for s in here} - {""})},
         }
         yield from ((title, group) for title, group in chosen.items() if group)
-
-
-def share_of_wins(group: Sequence[Standing]) -> float | None:
-    """Matrices on which the operator is at least as fast as the baseline, of all that have a baseline."""
-    there = [s for s in group if s.baseline_us is not None]
-    return sum((s.speedup or 0.0) >= NOT_WON for s in there) / len(there) if there else None
-
-
-def geometric_mean_of(group: Iterable[Standing]) -> float | None:
-    """Of the speed-ups, for a line that goes along with a run."""
-    return geometric_mean(s.speedup for s in group)
 
 
 # ── pictures ──────────────────────────────────────────────────────────────────
@@ -307,18 +305,19 @@ class Roof:
     layout_share: float | None
     """the same with the bytes of the chosen layout"""
     above_l2: bool
-    """CSR does not fit in the L2: only there is the memory the roof"""
+    """CSR has more bytes than may stay in the L2 (`STAYS`): only there is the memory the roof"""
 
 
 def roofline(group: Iterable[Standing], memory_tb_s: float, l2_bytes: float) -> list[Roof]:
-    """For each operator that was timed."""
+    """For each operator that was timed, under the bandwidth of its own run; `memory_tb_s` where none was measured."""
     found = []
     for s in group:
         if s.operator_us is None:
             continue
-        most = memory_tb_s * 1e6 * s.operator_us  # bytes in that time
+        most = (s.copy_tb_s or memory_tb_s) * 1e6 * s.operator_us  # bytes in that time
         layout = s.layout_bytes / most if s.layout_bytes else None
-        found.append(Roof(s.matrix, s.structure, s.nonzeros, s.csr_bytes / most, layout, s.csr_bytes > l2_bytes))
+        above = s.csr_bytes > STAYS * l2_bytes
+        found.append(Roof(s.matrix, s.structure, s.nonzeros, s.csr_bytes / most, layout, above))
     return found
 
 

@@ -45,8 +45,15 @@ class Entry:
     load: Callable[[], Matrix]
     spec: Spec | None = None
     """what a generated matrix that is on no list was made from"""
-    nonzeros: int = 0
-    """where a list says it before it is loaded"""
+    case: Case | None = None
+    """what is on a list"""
+    collection: str = ""
+    """of a downloaded one"""
+
+    @property
+    def nonzeros(self) -> int:
+        """0 where no list says it before the matrix is loaded."""
+        return self.case.nonzeros if self.case else 0
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,8 @@ class Place:
     structure: str
     headline: bool
     """real and outside of training, or generated and unknown to training and to the work on recipes"""
+    group: str
+    """of one origin or family, whose matrices are alike: a file that nobody knows is a group of its own"""
 
 
 def entries(wanted: Iterable[str], folder: Path | None = None) -> list[Entry]:
@@ -79,15 +88,22 @@ def of_cases(cases: Iterable[Case], folder: Path | None) -> list[Entry]:
     return [_of(case, folder) for case in sorted(cases, key=lambda case: case.nonzeros)]
 
 
-def place(entry: Entry, pattern: Pattern) -> Place:
-    """Split, structure class and whether it may stand in a headline."""
-    case = _listed().get(pattern.fingerprint()[:16])
+def place(entry: Entry, pattern: Pattern | None = None) -> Place:
+    """Split, structure class and whether it may stand in a headline.
+
+    Without the pattern it is what its list or its spec says; a file is then taken for one that nobody knows.
+    """
+    case = entry.case if pattern is None else _listed().get(pattern.fingerprint()[:16])
     if case is not None:
         split: str = splits.split_of(case)
         held_out = split not in TRAINED and (case.kind == "real" or case not in evaluation_list())
-        return Place(case.kind, split, case.structure, held_out)
-    split = FRESH if entry.spec is None else _split_of(entry.spec)
-    return Place(entry.origin, split, structure_class(pattern), split not in TRAINED)
+        group = _origin_group()[case.name] if case.kind == "real" else splits.base_family(case.family, case.params)
+        return Place(case.kind, split, case.structure, held_out, group)
+    split, group = FRESH, entry.collection or entry.name
+    if entry.spec is not None:
+        split, group = _split_of(entry.spec), splits.base_family(entry.spec.family, entry.spec.params)
+    structure = "" if pattern is None else structure_class(pattern)
+    return Place(entry.origin, split, structure, split not in TRAINED, group)
 
 
 def _resolved(text: str, folder: Path | None) -> Iterator[Entry]:
@@ -95,7 +111,8 @@ def _resolved(text: str, folder: Path | None) -> Iterator[Entry]:
     if text.startswith(FAMILY):
         yield _generated(text)
     elif text.startswith(DOWNLOADED):
-        yield Entry(text.rpartition("/")[2], "real", lambda: as_matrix(text))
+        collection, _, name = text.removeprefix(DOWNLOADED).rpartition("/")
+        yield Entry(name, "real", lambda: as_matrix(text), collection=f"SuiteSparse {collection}")
     elif text == "evaluation" or text in splits.SPLITS:
         cases = evaluation_list() if text == "evaluation" else splits.cases(text)  # type: ignore[arg-type]
         yield from of_cases(cases, folder)
@@ -141,7 +158,7 @@ def _of(case: Case, folder: Path | None) -> Entry:
         pattern = case.load(folder)
         return Matrix(pattern, values_for(pattern, case.seed))  # a product's time knows no values
 
-    return Entry(case.name, case.kind, load, nonzeros=case.nonzeros)
+    return Entry(case.name, case.kind, load, case=case)
 
 
 def _file(path: Path) -> Entry:
@@ -158,6 +175,12 @@ def _matrix_files(folder: Path) -> list[Path]:
 @cache
 def _by_name() -> dict[str, Case]:
     return {case.name: case for split in splits.SPLITS for case in splits.cases(split)}
+
+
+@cache
+def _origin_group() -> dict[str, str]:
+    """By the name of a real matrix."""
+    return {name: group for group, names in splits.origin_groups().items() for name in names}
 
 
 @cache

@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sparserl.bench.peers import OPERATOR, WITHOUT_PDL, Reading, Subject, without_pdl
-from sparserl.judge.case import Case, Race
+from sparserl.judge.case import Case
 from sparserl.judge.evaluate import Judge
+from sparserl.judge.race import Race
 from sparserl.records import Mode
 
 

@@ -30,8 +30,8 @@ from sparserl.bench.packing import PackPool
 from sparserl.bench.tables import REPORTED
 from sparserl.errors import MatrixError, StoreError
 from sparserl.evaluation import CLASSES, Case, evaluation_list
-from sparserl.judge.case import Race
 from sparserl.judge.evaluate import Judge
+from sparserl.judge.race import Race
 from sparserl.matrix import Pattern
 from sparserl.phases import rounded
 from sparserl.recipes import Recipe, candidates

@@ -2,10 +2,10 @@
 
     sparserl bench --matrices DIR|LIST --out results/NAME [--op spmm --columns 32] [--dtype f64] [--mode solver] …
 
-Everything goes to OUT/bench.jsonl: 'about' lines (machine, versions, settings, one a call), a 'matrix' line for every
-matrix and problem, a 'time' line for every measurement; `run` of the latter two is the `id` of the about line they
-belong to. A matrix is written when it is done, so a second call goes on where the first stopped. What fails is a line
-with a `fault`. By default there is a tuning for every mode, measured in that mode.
+Everything goes to OUT/bench.jsonl: 'about' lines (`provenance`, one a call), a 'matrix' line for every matrix and
+problem, a 'time' line for every measurement; `run` of the latter two is the `id` of the about line they belong to. A
+matrix is written when it is done, so a second call goes on where the first stopped. What fails is a line with a `fault`
+(`faults`), and counts as lost. By default there is a tuning for every mode, measured in that mode.
 
 Times of two machines, of two policies or of two numbers of candidates never stand in one folder; measured and modelled
 ones least of all. Figures and pages are made from the records by `figures` and others.
@@ -13,11 +13,7 @@ ones least of all. Figures and pages are made from the records by `figures` and 
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import platform
-import shlex
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
@@ -27,12 +23,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
-import numpy as np
-import scipy
-
 from sparserl import policies
 from sparserl.backends.driver import StickyError
-from sparserl.bench import archive, figures
+from sparserl.bench import archive, faults, figures, provenance
 from sparserl.bench.machine import Machine
 from sparserl.bench.matrices import Entry
 from sparserl.bench.peer_command import Command
@@ -44,27 +37,22 @@ from sparserl.bench.peer_torch import Torch
 from sparserl.bench.peers import Peer, Reading, Subject
 from sparserl.bench.reference import problem_name
 from sparserl.bench.tables import geometric_mean
-from sparserl.bench.tuned import Tuned, described, tuned, tuning_record
+from sparserl.bench.tuned import Tuned, described, placed, tuned, tuning_record
 from sparserl.engine import machine
-from sparserl.errors import SparseRLError, StoreError
+from sparserl.errors import SparseRLError
 from sparserl.judge.evaluate import Judge
 from sparserl.records import MODES, Mode, Problem
-from sparserl.store import append_jsonl, content_key
+from sparserl.store import append_jsonl
 from sparserl.tune import Settings
-from sparserl.version import VERSION
 
 log = logging.getLogger(__name__)
 
 NAME = "bench"
 """of the file of records, without its ending"""
-SAME = ("source", "device", "policy", "policy_sha", "candidates")
-"""what all records of a folder must agree in"""
-UNSTEADY = ("date", "command", "copy_tb_s")
-"""what differs from call to call on one machine"""
 COSTS = ("tuning_s", "tuning_s_by_mode", "phases_s", "worker_s", "programs_s", "peak_memory_bytes", "peak_host_bytes")
 """of a matrix's record: what a tuning takes where nobody else is on the machine"""
-LONGEST = 500
-"""characters of a fault"""
+MODELLED = "times on the simulator are modelled, and nothing measured stands beside them"
+"""why a peer takes no part there"""
 
 
 @dataclass(frozen=True)
@@ -105,6 +93,11 @@ class BenchConfig:
         """How `tune` is called."""
         return Settings(self.problem, self.device, self.candidates, self.policy, self.seed, mode)
 
+    @property
+    def tuned_modes(self) -> tuple[Mode, ...]:
+        """Those that there is a tuning for."""
+        return (self.tune_mode,) if self.tune_mode else self.modes
+
 
 @dataclass(frozen=True)
 class Finished:
@@ -125,10 +118,16 @@ class Bench:
     """A machine, its peers and a folder of records. Use it in a `with`."""
 
     def __init__(
-        self, config: BenchConfig, out: Path, commands: Sequence[Command] = (), *, bare: bool = False
-    ) -> None:
-        """bare: of the peers the library and the `commands` alone."""
+        self, config: BenchConfig, out: Path, commands: Sequence[Command] = (), *, bare: bool = False,
+        warm_up: Entry | None = None, other_versions: bool = False,
+    ) -> None:  # fmt: skip
+        """bare: of the peers the library and the `commands` alone. warm_up: a matrix that is tuned before the first
+        and kept out of the records. other_versions: go on where another driver or library measured."""
+        if config.device == "sim" and commands:
+            names = ", ".join(each.name for each in commands)
+            raise SparseRLError(f"A '--peer' needs '--device cuda': {MODELLED}. Got {names} with sim.")
         self.config, self.out = config, out
+        self._warm_up, self._other_versions = warm_up, other_versions
         self.complete = True
         """whether the last `run` came to its end in its time"""
         self._held = ExitStack()
@@ -142,14 +141,14 @@ class Bench:
         except BaseException:
             self._held.close()
             raise
-        self._id = content_key({key: value for key, value in about.items() if key not in UNSTEADY})[:12]
-        self._about_record = {"kind": "about", "id": self._id, **about}
+        self._about_record = provenance.record_of(about)
 
     def _offered(self, commands: Sequence[Command], bare: bool) -> list[Peer]:
         """The peers that can be used here; why others can't goes into the about line."""
         library = Library(self._judge)
         if self.config.device == "sim":
-            return [library]  # nothing measured stands beside modelled times
+            self._missing |= {peer.name: MODELLED for peer in (Torch(), CuPy(), SciPy())}
+            return [library]
         if bare:
             return [library, *filter(self._usable, commands)]
         launched: list[Launched] = [each for each in (Torch(), CuPy()) if self._usable(each)]
@@ -165,45 +164,42 @@ class Bench:
         return not why
 
     def _about(self) -> dict[str, Any]:
-        config, device = self.config, self._backend.device()
+        config = self.config
         bench = getattr(self._backend, "bench", None)
         with self._turn.exclusive():
             copy_tb_s = round(bench.copy_tb_s(), 3) if bench is not None else None
         return {
             "source": "gpu" if config.device == "cuda" else "modelled",
-            "device": device.name,
-            "arch": device.arch,
-            "driver": _driver() or device.versions.get("driver", ""),
-            "versions": {
-                **device.versions, "sparserl": VERSION, "python": platform.python_version(), "numpy": np.__version__,
-                "scipy": scipy.__version__,
-            },
-            "memory_tb_s": device.memory_tb_s,
+            **provenance.machine(self._backend.device()),
             "copy_tb_s": copy_tb_s,
-            "l2_bytes": device.l2_bytes,
+            "problem": problem_name(config.problem),
+            "modes": list(config.modes),
             "policy": config.policy,
-            "policy_sha": _sha(policies.folder_of(config.policy)),
+            "policy_sha": provenance.sha_of(policies.folder_of(config.policy)),
             "candidates": config.candidates,
             "rounds": config.rounds,
             "tune_mode": config.tune_mode,
             "shares": config.shares,
+            "warm_up": self._warm_up.name if self._warm_up else None,
             "peers_missing": self._missing,
             "date": date.today().isoformat(),
-            "command": shlex.join(["sparserl", *sys.argv[1:]]),
-        }  # fmt: skip
+            "command": provenance.command(),
+        }
 
     def run(self, wanted: Sequence[Entry], *, budget_s: float = 1e9, retry: bool = False) -> Iterator[Finished]:
         """Matrix after matrix. Those in the folder are passed over; `retry`: not those that failed."""
         began, name, modes = time.monotonic(), problem_name(self.config.problem), self.config.modes
         records = archive.read(self.out, NAME)
-        _refuse_mixing(records, self._about_record, self.out)
+        provenance.refuse_mixing(records, self._about_record, self.out, self._other_versions)
         of_problem = [r for r in records if r["kind"] != "about" and r["problem"] == name]
         known = {s.matrix: s.speedup for s in figures.standings(of_problem) if s.mode == modes[0]}
         earlier = {r["matrix"]: r for r in of_problem if r["kind"] == "matrix"}
-        done = {n for n, r in earlier.items() if set(modes) <= set(r["modes"]) and not (retry and r.get("fault"))}
+        again = {n for n, r in earlier.items() if retry and faults.of(r).keys() & set(modes)}
+        done = {n for n, r in earlier.items() if set(modes) <= set(r["modes"])} - again
         waiting = [entry for entry in wanted if entry.name not in done]
         self.complete = not waiting
         if waiting:
+            self._warm(wanted)
             append_jsonl(self.out / f"{NAME}.jsonl", self._about_record)
         for entry in waiting:
             start = time.monotonic()
@@ -211,7 +207,7 @@ class Bench:
                 log.warning("The time is up; call again to go on.")
                 return
             made, lost = self._one(entry)
-            made[-1] = _joined(earlier.get(entry.name), made[-1])
+            made[-1] = faults.joined(earlier.get(entry.name), made[-1])
             append_jsonl(self.out / f"{NAME}.jsonl", *made)
             found = {s.mode: s.speedup for s in figures.standings(made) if s.speedup is not None}
             known[entry.name] = found.get(modes[0])
@@ -224,44 +220,65 @@ class Bench:
             if lost is not None:
                 raise lost
 
+    def _warm(self, wanted: Sequence[Entry]) -> None:
+        """Tune what is not counted, so that the first matrix that is meets a process that has tuned before."""
+        warm = self._warm_up
+        if warm is None:
+            return
+        if any(each.name == warm.name or (each.spec is not None and each.spec == warm.spec) for each in wanted):
+            raise SparseRLError(
+                f"The '--warm-up' of a benchmark must not be one of its matrices. Got {warm.name!r}: what was compiled "
+                "for it would be at hand when it is measured. Choose another."
+            )
+        matrix = warm.load()
+        for mode in self.config.tuned_modes:
+            tuned(matrix, self.config.settings(mode), self._backend)
+
     def _one(self, entry: Entry) -> tuple[list[dict[str, Any]], StickyError | None]:
         """The records of one matrix, its own the last; and the error after which this process is of no further use."""
-        name = problem_name(self.config.problem)
-        head = {"run": self._id, "matrix": entry.name, "problem": name}
-        matrix: dict[str, Any] = {"kind": "matrix", **head, "origin": entry.origin, "modes": list(self.config.modes)}
+        about, modes = self._about_record, self.config.modes
+        head = {"run": about["id"], "matrix": entry.name, "problem": about["problem"]}
+        matrix: dict[str, Any] = {"kind": "matrix", **head, "origin": entry.origin, "modes": list(modes)}
         times: list[dict[str, Any]] = []
+        failed: dict[str, str] = {}
         lost: StickyError | None = None
         try:
-            subject = self._prepared(entry, matrix)
-            where = {"kind": "time", **head, "device": self._about_record["device"]}
+            matrix |= placed(entry)
+            subject = self._prepared(entry, matrix, failed)
+            where = {"kind": "time", **head, "device": about["device"], "copy_tb_s": about["copy_tb_s"]}
             for peer in self._peers:
                 # another program does not know about turns: it has the GPU alone
                 with self._turn.exclusive() if isinstance(peer, Command) else nullcontext():
                     times += [{**where, **reading.record()} for reading in _readings(peer, subject)]
         except StickyError as error:
-            lost, matrix["fault"] = error, _said(error)
+            lost, failed = error, dict.fromkeys(modes, _said(error))
         except Exception as error:  # a fault of any kind costs this matrix, not the hundreds that wait
             log.warning("%s failed: %s", entry.name, _said(error), exc_info=log.isEnabledFor(logging.INFO))
-            matrix["fault"] = _said(error)
-        operator = [t for t in times if t["side"] == figures.OPERATOR and t.get("fault")]
-        if operator and "fault" not in matrix:
-            matrix["fault"] = f"the operator, raced once more: {operator[0]['fault']}"
+            failed = dict.fromkeys(modes, _said(error))
+        for each in times:
+            if each["side"] == figures.OPERATOR and each.get("fault"):
+                failed.setdefault(each["mode"], f"the operator, raced once more: {each['fault']}")
+        faults.told(matrix, failed)
         return [*times, matrix], lost
 
-    def _prepared(self, entry: Entry, record: dict[str, Any]) -> Subject:
+    def _prepared(self, entry: Entry, record: dict[str, Any], failed: dict[str, str]) -> Subject:
         """Loaded, described and tuned; what is known goes into the record as soon as it is known."""
         config = self.config
         matrix = entry.load()
         record |= described(entry, matrix.pattern)
-        by_mode: dict[Mode, Tuned] = {}
-        for mode in (config.tune_mode,) if config.tune_mode else config.modes:
-            by_mode[mode] = tuned(matrix, config.settings(mode), self._backend)
+        by_mode: dict[Mode, Tuned] = {
+            mode: tuned(matrix, config.settings(mode), self._backend) for mode in config.tuned_modes
+        }
         record |= tuning_record(by_mode, config.policy)
         if config.shares > 1:
             record |= dict.fromkeys(COSTS)
-        programs = {
-            mode: best.text for mode in config.modes if (best := by_mode[config.tune_mode or mode].best) is not None
-        }
+        programs: dict[Mode, str] = {}
+        for mode in config.modes:
+            each = by_mode[config.tune_mode or mode]
+            if each.best is None:
+                failed[mode] = each.fault
+            else:
+                programs[mode] = each.best.text
         return Subject(entry.name, matrix, config.problem, config.modes, programs, config.rounds, config.seed)
 
     def __enter__(self) -> Bench:
@@ -290,46 +307,7 @@ def _readings(peer: Peer, subject: Subject) -> list[Reading]:
     return found
 
 
-def _joined(earlier: dict[str, Any] | None, record: dict[str, Any]) -> dict[str, Any]:
-    """A matrix that was measured in other modes before keeps what is known of them."""
-    if earlier is None or earlier.get("fault"):
-        return record
-    joined = dict(record)
-    for key in ("tuning_s_by_mode", "winners"):
-        joined[key] = {**(earlier.get(key) or {}), **(record.get(key) or {})}
-    joined["modes"] = list(dict.fromkeys([*record["modes"], *earlier["modes"]]))
-    return joined
-
-
-def _refuse_mixing(records: Sequence[dict[str, Any]], about: dict[str, Any], out: Path) -> None:
-    for earlier in records:
-        if earlier["kind"] != "about":
-            continue
-        for key in SAME:
-            if earlier.get(key) != about[key]:
-                raise StoreError(
-                    f"The records in {out} have the {key} {earlier.get(key)!r}, this run has {about[key]!r}: they are "
-                    "never mixed. Choose another --out folder."
-                )
-
-
-def _sha(policy: Path) -> str:
-    """Of a policy's weights; '' where it is none."""
-    weights = policy / "model.safetensors"
-    if not weights.is_file():
-        return ""
-    with weights.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
-def _driver() -> str:
-    """The kernel driver's version, such as '580.95.05'; '' where there is none."""
-    path = Path("/proc/driver/nvidia/version")
-    words = path.read_text().split() if path.is_file() else []
-    return next((word for word in words if word[:1].isdigit() and word.count(".") >= 1), "")
-
-
 def _said(error: BaseException) -> str:
     known = isinstance(error, SparseRLError)
     text = " ".join(str(error).split()) or type(error).__name__
-    return (text if known else f"{type(error).__name__}: {text}")[:LONGEST]
+    return (text if known else f"{type(error).__name__}: {text}")[: faults.LONGEST]

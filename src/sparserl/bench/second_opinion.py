@@ -23,7 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -69,6 +69,13 @@ class Opinion:
     mean: float | None
     mean_over_kernels: float | None
     """the same mean over its own kernels alone, cuSPARSE left out"""
+    apart: Mapping[str, float] = field(default_factory=dict)
+    """|ours / theirs − 1| by matrix, of the fastest of the variants that both sides timed: what a speed-up is over"""
+
+    @property
+    def outliers(self) -> list[str]:
+        """The matrices on which they differ by more than five per cent, by most first."""
+        return sorted((name for name in self.apart if self.apart[name] > CLOSE), key=lambda name: -self.apart[name])
 
 
 def load(path: Path) -> Tool:
@@ -163,12 +170,16 @@ def opinions(anchors: Iterable[Record], found: Sequence[Row]) -> list[Opinion]:
 
 def _opinion(problem: str, mode: str, pairs: Sequence[tuple[Record, Row]]) -> Opinion:
     off: list[float] = []
+    apart: dict[str, float] = {}
     over: dict[str, float] = {}
     over_kernels: list[float] = []
     for record, row in pairs:
         theirs = _right(record["cusparse"])
         ours = {c.name: c.times_us[mode] for c in row.baselines if mode in c.times_us}
-        off += [abs(ours[f"cusparse:{n}"] / us - 1) for n, us in theirs.items() if f"cusparse:{n}" in ours]
+        both = [(ours[f"cusparse:{name}"], us) for name, us in theirs.items() if f"cusparse:{name}" in ours]
+        off += [abs(mine / us - 1) for mine, us in both]
+        if both:
+            apart[row.matrix] = abs(min(mine for mine, _ in both) / min(us for _, us in both) - 1)
         kernels = [*_right(record["plain"]).values(), *_right(record["bins"]).values()]
         best_us = row.standings[mode].best_us
         if theirs or kernels:
@@ -187,6 +198,7 @@ def _opinion(problem: str, mode: str, pairs: Sequence[tuple[Record, Row]]) -> Op
         lowest_matrix=lowest,
         mean=geometric_mean(over.values()),
         mean_over_kernels=geometric_mean(over_kernels),
+        apart=apart,
     )
 
 

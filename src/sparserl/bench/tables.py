@@ -23,7 +23,10 @@ REPORTED: tuple[Mode, ...] = ("solver", "chain")
 """the modes of the race, the one that bars are judged in first"""
 L2_BYTES = 60e6
 """a matrix whose CSR in float32 is larger counts as above the L2"""
-CSR_NAME = re.compile(r"(cusparse|plain):csr\d*$")
+CSR_NAME = re.compile(r"(cusparse|plain):csr\d*(@\w+)?$")
+"""CSR algorithms, also those on B and C in another memory order than the operator's: 'cusparse:csr2@col'"""
+WON, LOST = 1.02, 1 / 1.02
+"""a speed-up above the first is won, one below the second is lost; between them is a tie, which noise may turn"""
 Record = Mapping[str, Any]
 
 
@@ -182,7 +185,7 @@ class Summary:
     lowest: float | None
     lowest_matrix: str
     wins: float | None
-    """share of matrices on which the best program is at least as fast as the best variant"""
+    """share of matrices on which the best program beats the best variant by more than a tie"""
     floor_share: float | None
     """median share of the floor"""
 
@@ -243,14 +246,19 @@ def summary(found: Sequence[Row], group: Group, mode: str, expected: Sequence[Pl
         pdl_gain=geometric_mean(s.pdl_gain for s in every),
         lowest=standing[lowest].speedup if lowest else None,
         lowest_matrix=lowest,
-        wins=sum(s.speedup >= 1 for s in every) / len(every) if every else None,
+        wins=sum(s.speedup > WON for s in every) / len(every) if every else None,
         floor_share=statistics.median(s.best.floor_share(mode) for s in every) if every else None,
     )
 
 
 def problems(found: Iterable[Row]) -> list[str]:
-    """The problems in the rows: SpMV before SpMM, float32 first."""
-    return sorted({r.problem for r in found}, key=lambda name: (not name.startswith("spmv"), name))
+    """The problems in the rows: SpMV before SpMM, float32 first, few columns before many."""
+    return sorted({r.problem for r in found}, key=_place)
+
+
+def _place(problem: str) -> tuple[bool, str, int, str]:
+    op, dtype, columns, *orders = [*problem.split(), "1"]
+    return op != "spmv", dtype, int(columns), " ".join(orders)
 
 
 def geometric_mean(values: Iterable[float | None]) -> float | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -36,12 +36,22 @@ class Tuned:
 
     found: Findings
     seconds: float
-    device_bytes: int
+    device_bytes: int | None
+    """of the GPU's memory: the most that was live in this process and the most in the judge's worker, added up though
+    it need not have been at one moment; None where that is not known"""
     host_bytes: int
 
     @property
     def best(self) -> Candidate | None:
         return self.found.best
+
+    @property
+    def fault(self) -> str:
+        """Why there is no operator; '' where there is one."""
+        if self.best is not None:
+            return ""
+        reasons = sorted({f"{c.verdict}: {c.reason}" for c in self.found.candidates})
+        return f"no candidate was verified: {'; '.join(reasons[:3]) or 'the matrix admits none'}"
 
 
 def tuned(matrix: Matrix, settings: Settings, backend: Backend) -> Tuned:
@@ -59,17 +69,22 @@ def tuned(matrix: Matrix, settings: Settings, backend: Backend) -> Tuned:
             make_engine(matrix, settings.problem, found.best.text, backend, generated=True)
             found.phases_s["operator"] = time.perf_counter() - made
         seconds = time.perf_counter() - began
-    return Tuned(found, seconds, mark.device_bytes, mark.host_bytes)
+        worker_bytes = ahead.most_bytes() if on_gpu else None
+    device_bytes = None if worker_bytes is None else mark.torch_bytes + worker_bytes
+    return Tuned(found, seconds, device_bytes, mark.host_bytes)
+
+
+def placed(entry: Entry, pattern: Pattern | None = None) -> dict[str, Any]:
+    """Where the matrix belongs; before it is loaded, what its list or spec says: if it fails there it still counts."""
+    case = entry.case
+    sizes = {} if case is None else {"rows": case.rows, "columns": case.columns, "nonzeros": case.nonzeros}
+    return {**asdict(place(entry, pattern)), **sizes}
 
 
 def described(entry: Entry, pattern: Pattern) -> dict[str, Any]:
     """What the matrix is."""
-    where = place(entry, pattern)
     return {
-        "origin": where.origin,
-        "split": where.split,
-        "structure": where.structure,
-        "headline": where.headline,
+        **placed(entry, pattern),
         "rows": pattern.rows,
         "columns": pattern.columns,
         "nonzeros": pattern.nonzeros,
@@ -101,23 +116,19 @@ def tuning_record(by_mode: Mapping[Mode, Tuned], policy: str) -> dict[str, Any]:
     """Candidates, winners and costs. Figures that are one a matrix are those of the first mode."""
     first = next(iter(by_mode.values()))
     winners = {mode: winner(each.best) for mode, each in by_mode.items() if each.best is not None}
-    missing = [mode for mode in by_mode if mode not in winners]
-    record: dict[str, Any] = {
+    return {
         "tuning_s": round(first.seconds, 4),
         "tuning_s_by_mode": {mode: round(each.seconds, 4) for mode, each in by_mode.items()},
         "phases_s": phases.rounded(first.found.phases_s),
         "worker_s": phases.rounded(first.found.worker_s),
         "programs_s": phases.rounded(_of_programs(first.found)),
-        "peak_memory_bytes": first.device_bytes or first.host_bytes,
+        "peak_memory_bytes": first.device_bytes,
         "peak_host_bytes": first.host_bytes,
         "packed_bytes": first.best.packed_bytes if first.best else None,
         "candidates": _candidates(by_mode, policy),
         "winner": next(iter(winners.values()), None),
         "winners": winners,
     }
-    if missing:
-        record["fault"] = f"no candidate was verified for {' and '.join(missing)}: {_why(by_mode[missing[0]].found)}"
-    return record
 
 
 def _of_programs(found: Findings) -> dict[str, float]:
@@ -164,11 +175,8 @@ def _candidate(candidate: Candidate, key: str, policy: str) -> dict[str, Any]:
         "registers": candidate.registers,
         "packed_bytes": candidate.packed_bytes,
         "stage": candidate.stage,
+        "launches": candidate.text.count("\n// launch:"),
+        "pdl": ">>> pdl" in candidate.text,
         "origin": policies.origin(candidate.name, policy),
         "sha": key,
     }
-
-
-def _why(found: Findings) -> str:
-    reasons = sorted({f"{c.verdict}: {c.reason}" for c in found.candidates})
-    return "; ".join(reasons[:3]) or "the matrix admits none"

@@ -1,4 +1,9 @@
-"""The most memory that something took: of this process with its children, and of the GPU, looked at every few ms."""
+"""The most memory that something took: host memory of this process with its children, looked at every few ms, and the
+GPU's memory that torch counts in this process.
+
+Not covered: what other processes have on the GPU (the judge's worker counts its own), CUDA's contexts and code, and
+what libraries allocate past torch.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +18,23 @@ PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 class Watermark:
-    """With it around: `host_bytes` (all of this process and its children) and `device_bytes` (above the beginning).
+    """With it around: `host_bytes` (all of this process and its children) and `torch_bytes` (0 without a GPU).
 
-    A peak shorter than `EVERY_S` may be missed. Host memory is 0 where there is no /proc; the GPU's counts what other
-    processes take in the meantime too.
+    A peak of the host shorter than `EVERY_S` may be missed; it is 0 where there is no /proc. torch's is exact: the most
+    that was live at one moment, with what lay there before, such as a policy's weights.
     """
 
     def __init__(self, on_gpu: bool) -> None:
         self._on_gpu = on_gpu
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
-        self.host_bytes = self.device_bytes = 0
+        self.host_bytes = self.torch_bytes = 0
 
     def __enter__(self) -> Watermark:
-        self._before = self._device() if self._on_gpu else 0
+        if self._on_gpu:
+            import torch
+
+            torch.cuda.reset_peak_memory_stats()
         self._look()
         self._thread.start()
         return self
@@ -37,6 +45,10 @@ class Watermark:
         self._done.set()
         self._thread.join()
         self._look()
+        if self._on_gpu:
+            import torch
+
+            self.torch_bytes = int(torch.cuda.max_memory_allocated())
 
     def _watch(self) -> None:
         while not self._done.wait(EVERY_S):
@@ -44,15 +56,6 @@ class Watermark:
 
     def _look(self) -> None:
         self.host_bytes = max(self.host_bytes, resident_bytes(os.getpid()))
-        if self._on_gpu:
-            self.device_bytes = max(self.device_bytes, self._device() - self._before)
-
-    @staticmethod
-    def _device() -> int:
-        import torch
-
-        free, total = torch.cuda.mem_get_info()
-        return int(total - free)
 
 
 def resident_bytes(process: int) -> int:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice, pairwise
 from typing import Literal, TypeVar
 
@@ -20,13 +20,14 @@ from sparserl.judge.baselines import Baselines
 from sparserl.judge.compiling import Compiled, Compiler
 from sparserl.judge.desk import Desk, Entry, Watcher, entries_of
 from sparserl.judge.prepare import Packs, Prepared, prepare
+from sparserl.judge.race import Clocking, Race, Timings, over_timing
 from sparserl.judge.reference import Reference
 from sparserl.judge.sandbox import Sandbox, WorkerError
 from sparserl.judge.trial import Stopped, Trial, foresee
 from sparserl.judge.twin import Twins
 from sparserl.matrix import Pattern
 from sparserl.phases import phase
-from sparserl.records import Mode, Outcome, Problem, Timing, Verdict
+from sparserl.records import Mode, Outcome, Problem, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -36,31 +37,8 @@ waits until the others are out: fewer, longer ones are better"""
 SHOWN = 16
 """programs that a GPU shows the same numbers, at most"""
 
-Timings = dict[str, Timing]
-"""by mode"""
 Key = TypeVar("Key", int, str)
 """of a program: its place among the texts, or its name"""
-
-
-class Race(dict[str, Timings]):
-    """Timings by name and mode of all that ran and were right afterwards; `outcomes` has every program, by name."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.outcomes: dict[str, Outcome] = {}
-
-
-def _over_timing(error: WorkerError) -> Stopped:
-    return Stopped(Verdict.FAILED, f"while it was timed: {error}")
-
-
-@dataclass(frozen=True)
-class _Clocking:
-    """How programs are timed."""
-
-    modes: tuple[Mode, ...]
-    rounds: int
-    graph_ms: float
 
 
 class Case:
@@ -110,7 +88,7 @@ class Case:
             if on_outcome is not None:
                 on_outcome(index, outcome)
 
-        clocking = _Clocking(tuple(modes), rounds, graph_ms)
+        clocking = Clocking(tuple(modes), rounds, graph_ms)
         compiled = self._compiled(list(texts), known)
         shown = SHOWN
         while some := dict(islice(compiled, 1 if self._modelled or not modes else self._together)):
@@ -169,7 +147,7 @@ class Case:
         entries = {names[index]: entry for index, entry in self._compiled(list(named.values()), refused)}
         self._begin()
         self._verify_all(entries if verify == "around" else {}, race.outcomes.__setitem__)
-        clocking = _Clocking(tuple(modes), rounds, graph_ms)
+        clocking = Clocking(tuple(modes), rounds, graph_ms)
         readings = self._time_together(entries, library, clocking, race)
         for name, timings in readings.items():
             if name in entries:
@@ -214,7 +192,7 @@ class Case:
     # ---- the verdict
 
     def _judge_some(
-        self, entries: dict[int, Entry], clocking: _Clocking, known: Watcher, beside: Callable[[], Sequence[str]]
+        self, entries: dict[int, Entry], clocking: Clocking, known: Watcher, beside: Callable[[], Sequence[str]]
     ) -> None:
         """Verify each and time those that are right side by side; if that fails, one by one: whose fault is it?"""
         timed: dict[str, Timings] = {}
@@ -233,7 +211,7 @@ class Case:
             else:
                 known(index, self._judged(entry, clocking))
 
-    def _judged(self, entry: Entry, clocking: _Clocking) -> Outcome:
+    def _judged(self, entry: Entry, clocking: Clocking) -> Outcome:
         """Load, verify, time, verify again."""
         try:
             self._verify(entry)
@@ -243,7 +221,7 @@ class Case:
         except Stopped as stopped:
             return self._stopped(entry, stopped)
         except WorkerError as error:
-            return self._stopped(entry, _over_timing(error))
+            return self._stopped(entry, over_timing(error))
         finally:
             self._desk.unload(entry)
 
@@ -289,7 +267,7 @@ class Case:
             if self._modelled:
                 self._desk.unload(entry)
 
-    def _settled(self, entry: Entry, timings: Timings, clocking: _Clocking, recheck: bool = True) -> Outcome:
+    def _settled(self, entry: Entry, timings: Timings, clocking: Clocking, recheck: bool = True) -> Outcome:
         """After timing: verified once more, and the times themselves looked at."""
         try:
             if recheck:
@@ -302,7 +280,7 @@ class Case:
         except Stopped as stopped:
             return self._stopped(entry, stopped)
         except WorkerError as error:
-            return self._stopped(entry, _over_timing(error))
+            return self._stopped(entry, over_timing(error))
         finally:
             self._desk.unload(entry)
         if any(map(timing.implausible, timings.values())):  # the floor is measured too: look at it once more
@@ -334,7 +312,7 @@ class Case:
     # ---- the clock
 
     def _time_together(
-        self, entries: dict[str, Entry], library: Sequence[str], clocking: _Clocking, race: Race
+        self, entries: dict[str, Entry], library: Sequence[str], clocking: Clocking, race: Race
     ) -> dict[str, Timings]:
         """A worker that dies over it, or has something broken after it, is tried once more, with those that still pass.
 
@@ -357,16 +335,16 @@ class Case:
         except (WorkerError, Stopped) as error:
             raise BackendError(f"The worker failed twice while it timed {len(entries)} programs: {error}") from error
 
-    def _leave_out(self, entries: dict[str, Entry], clocking: _Clocking, race: Race) -> None:
+    def _leave_out(self, entries: dict[str, Entry], clocking: Clocking, race: Race) -> None:
         """Those that break something, or fail, when they are timed alone."""
         for name, entry in list(entries.items()):
             try:
                 self._time({name: entry}, (), clocking)
             except (Stopped, WorkerError) as error:
-                stopped = error if isinstance(error, Stopped) else _over_timing(error)
+                stopped = error if isinstance(error, Stopped) else over_timing(error)
                 race.outcomes[name] = self._stopped(entries.pop(name), stopped)
 
-    def _time_alone(self, name: str, entry: Entry, clocking: _Clocking) -> Timings:
+    def _time_alone(self, name: str, entry: Entry, clocking: Clocking) -> Timings:
         try:
             return self._time({name: entry}, (), clocking)[name]
         except (WorkerError, Stopped) as error:
@@ -374,7 +352,7 @@ class Case:
         finally:
             self._desk.unload(entry)
 
-    def _time(self, entries: dict[str, Entry], library: Sequence[str], clocking: _Clocking) -> dict[str, Timings]:
+    def _time(self, entries: dict[str, Entry], library: Sequence[str], clocking: Clocking) -> dict[str, Timings]:
         """All in one call a mode, so that every side sees the same clocks. Raises WorkerError, Stopped after damage."""
         desk = self._desk
         desk.attend()

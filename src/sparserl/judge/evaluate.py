@@ -67,6 +67,10 @@ class Judge:
         """'waiting' for others on the GPU, 'alone' on it, and by command: the worker's seconds since last asked for."""
         return self._sandbox.turns_s()
 
+    def most_bytes(self) -> int | None:
+        """The most of the GPU's memory that the worker had at one moment since last asked for; None: not known."""
+        return self._sandbox.most_bytes()
+
     def close(self) -> None:
         self._compiler.close()
         self._sandbox.close()

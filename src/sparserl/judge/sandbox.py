@@ -63,6 +63,7 @@ class Sandbox:
         self.loads = 0  # programs this worker was given
         self._interrupted = False
         self._spent_s: dict[str, float] = {}
+        self._counting = 0  # the generation that was asked for its memory last
         self._spare: _Process | None = None
         self._worker: _Process | None = None
         self._worker = self._start(alone=True)
@@ -132,6 +133,17 @@ class Sandbox:
         with contextlib.suppress(WorkerError):
             phases.add(spent, self.call("turns_s"))
         return spent
+
+    def most_bytes(self) -> int | None:
+        """The most of the GPU's memory that its worker had at one moment since it was last asked.
+
+        None on a simulator, and where a worker was replaced since: what it knew is gone.
+        """
+        most: int | None = None
+        with contextlib.suppress(WorkerError):
+            most = self.call("most_bytes")
+        counting, self._counting = self._counting, self.generation
+        return most if counting == self.generation else None
 
     def close(self) -> None:
         self._stop(self._worker)

@@ -43,7 +43,7 @@ LONGER = 256
 OWN_TURNS = ("time", "floor_us", "put_baselines")
 """commands that take their turns themselves: shared while something is made ready on the GPU, alone while it is timed,
 none while the host works: whoever waits for a timing would wait for that"""
-HOST_ONLY = ("put_set", "echo", "turns_s")
+HOST_ONLY = ("put_set", "echo", "turns_s", "most_bytes")
 """commands that don't touch it"""
 
 
@@ -250,6 +250,10 @@ class Machine:
         told = dict(self.turns)
         self.turns.clear()
         return told
+
+    def most_bytes(self) -> int | None:
+        """Of the GPU's memory at one moment, since it was last asked for; None on a simulator."""
+        return self.backend.most_bytes()
 
     def _begin(self, loaded: Loaded, check: Check, poison: bool = True) -> Array:
         """Values in place, scratch poisoned; x."""

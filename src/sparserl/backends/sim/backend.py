@@ -97,6 +97,9 @@ class SimBackend:
     def give_back(self) -> None:
         """Python does it."""
 
+    def most_bytes(self) -> None:
+        """It has no memory of its own."""
+
     def write(self, buffer: Buffer, array: np.ndarray, first_byte: int = 0) -> None:
         _own(buffer).write(array, first_byte)
 
