@@ -10,7 +10,8 @@
 # --reference   the reference search to be held against, such as results/reference
 # --earlier     earlier evaluations by split, such as results/rl: what trees, neighbours and single chose is taken from
 #               there, in place of minutes for each split
-# --budget      seconds for each stage of this call; a stage that is not done ends the call with code 75 (try again)
+# --budget      seconds, whole ones, for each stage of this call, whatever it has of commands; a stage that is not done
+#               ends the call with code 75 (try again)
 # STAGE         rl      117 rounds of 64 matrices and 32 programs: 239 616 judged rollouts. Twice as many matrices as a
 #                       collection has, and other kinds: on those that it was fine-tuned on there is little to learn.
 #                       The run in results/rl/run (113 rounds, of which it has the curves and the rollouts of the last
@@ -49,6 +50,12 @@ python=${PYTHON:-.venv/bin/python}
 read -ra sparserl <<<"${SPARSERL:-$python -m sparserl}"
 rounds=${ROUNDS:-117} prompts=${PROMPTS:-64} group=${GROUP:-32} count=${COUNT:-200} device=${DEVICE:-cuda}
 mkdir -p "$out"
+spend() {  # left: the seconds that the stage has still, 0: no limit
+    left=0
+    [[ $budget != 0 ]] || return 0
+    left=$((until - SECONDS))
+    ((left > 0)) || { echo "The time is up: call again to go on." && exit 75; }
+}
 start=$weights
 [[ ! -d $weights/policy ]] || start=$weights/policy
 
@@ -61,22 +68,24 @@ rl() {
         --samples "$out/samples.npz" --device "$device" --budget "$budget" --save-every 90 --resume
 }
 evaluate() {  # written by one process, measured by several; the clock is one process's at a time
-    local split name controls minutes=0 share jobs told races=${RACES:-8}
-    [[ $budget == 0 ]] || minutes=$(((budget + 59) / 60))
+    local split name controls minutes share jobs told races=${RACES:-8}
     for split in unseen seen real; do
         [[ $split != real || ${#matrices[@]} -gt 0 ]] || continue
+        spend
         controls=() && ((!${#reference[@]})) || controls+=(--policy reference)
         for name in trees neighbours single; do
             if [[ -f $earlier/$split/written-$name.jsonl.zst ]]; then controls+=(--policy "$name=$earlier/$split");
             elif ((${#collection[@]})); then controls+=(--policy "$name"); fi
         done
         told=(eval --policy "sft=$start" --policy "rl=$out/nano" --policy recipes "${controls[@]}" --split "$split"
-            --out "$out/eval-$split" --device "$device" --minutes "$minutes"
+            --out "$out/eval-$split" --device "$device"
             "${matrices[@]}" "${collection[@]}" "${reference[@]}")
         "${sparserl[@]}" "${told[@]}" --choose-only
+        spend
+        minutes=$(printf '%d.%02d' $((left / 60)) $((left % 60 * 100 / 60)))
         jobs=()
         for ((share = 0; share < races; share++)); do
-            "${sparserl[@]}" "${told[@]}" --share "$share/$races" >"$out/eval-$split-$share.log" &
+            "${sparserl[@]}" "${told[@]}" --minutes "$minutes" --share "$share/$races" >"$out/eval-$split-$share.log" &
             jobs+=($!)
         done
         for share in "${!jobs[@]}"; do wait "${jobs[share]}"; done
@@ -93,15 +102,17 @@ play() {
         --samples "$out/samples.npz" --device "$device" --budget "$budget" "${matrices[@]}"
 }
 beyond() {  # against the recipes that the climbs began with: they were fitted to these very matrices
-    local side=(--climb "$out/climb" --device "$device" --budget "$budget" "${matrices[@]}") tried
+    local side=(--climb "$out/climb" --device "$device" "${matrices[@]}") tried
     for tried in rl play; do
+        spend
         mkdir -p "$out/beyond-$tried"
         [[ ! -f $out/climb/recipes.jsonl || -f $out/beyond-$tried/recipes.jsonl ]] ||
             cp "$out/climb/recipes.jsonl" "$out/beyond-$tried/"
-        "${sparserl[@]}" train beyond --rollouts "$out/$tried" --out "$out/beyond-$tried" "${side[@]}"
+        "${sparserl[@]}" train beyond --rollouts "$out/$tried" --out "$out/beyond-$tried" --budget "$left" "${side[@]}"
     done
+    spend
     "${sparserl[@]}" train beyond --evaluation "$out/eval-unseen" --writer rl --out "$out/beyond-unseen" \
-        --device "$device" --budget "$budget" "${matrices[@]}"
+        --device "$device" --budget "$left" "${matrices[@]}"
     for tried in rl unseen; do "${sparserl[@]}" train beyond --out "$out/beyond-$tried" --elsewhere; done
 }
 ship() {
@@ -112,6 +123,7 @@ ship() {
 
 for stage in "${stages[@]}"; do
     printf '== %s\n' "$stage"
+    until=$((SECONDS + budget))
     case $stage in
         eval) evaluate ;;
         rl | climb | play | beyond | ship) "$stage" ;;

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sparserl.train.rl.advantages import (
     best_of_k,
+    best_of_k_had,
     fork,
     gae,
     group_relative,
@@ -115,6 +116,20 @@ def test_best_of_k_is_an_unbiased_gradient_of_the_expected_best(k: int) -> None:
         scores = np.eye(3)[list(draws)] - p  # gradient of log p(draw) by theta
         estimate += p[list(draws)].prod() * (weights[:, None] * scores).mean(axis=0)
     assert estimate == pytest.approx(truth.numpy(), abs=1e-12)
+
+
+@given(REWARDS, st.data())
+def test_what_a_rollout_would_have_added_to_the_best_of_k_had_it_earned_less(
+    rewards: list[float], data: st.DataObject
+) -> None:
+    whole, k = np.array(rewards), data.draw(st.integers(1, len(rewards)))
+    less = np.array(data.draw(st.lists(st.sampled_from([0.0, 0.5, 2.0]), min_size=len(rewards), max_size=len(rewards))))
+    found = best_of_k_had(whole, whole - less, k)
+    for at in range(len(rewards)):
+        other = whole.copy()
+        other[at] -= less[at]
+        assert found[at] == best_of_k(other, k)[at]
+    assert (best_of_k_had(whole, whole, k) == best_of_k(whole, k)).all() and (found <= best_of_k(whole, k)).all()
 
 
 @pytest.mark.parametrize("k", [0, 4])

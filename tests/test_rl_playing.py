@@ -20,7 +20,7 @@ from sparserl.train.rl.climbing import WANTED, Wanted
 from sparserl.train.rl.nouns import OWN, Prompt, prompt_key, prompt_to_record
 from sparserl.train.rl.playing import ROUNDS, PlayingConfig, complete, playing, rounds_of
 from sparserl.train.rl.referee import Referee
-from sparserl.train.rl.rollout_store import RolloutStore
+from sparserl.train.rl.rollout_store import FOLDER, Journal, RolloutStore
 from sparserl.train.rl.tried import from_rollouts
 
 PROMPTS = [Prompt(case.name, case.source, Problem(), case.name) for case in CASES]
@@ -125,7 +125,10 @@ def test_the_command_plays_what_climbs_were_on_and_goes_on_after_its_time_was_up
     words = (*words, "--group", "4", "--prompts", "2", "--workers", "1", "--learn-on", "cpu", "--problem", "spmv f32")
     code, said = call(*words, "--budget", "1e-9")
     assert code == commands.TRY_AGAIN and "call again" in said
+    heard = Journal(tmp_path / "play" / FOLDER).path
+    assert len(read_jsonl(heard)) == 1, "one group, which the next call does not have judged again"
     code, said = call(*words)
+    assert not heard.exists()
     assert code == 0 and "round 2 of 2" in said
     assert {key: each.tries for key, each in from_rollouts([tmp_path / "play"]).items()} == {
         key: -(-tries // 4) * 4 for key, (_, tries) in WANTED_HERE.items()

@@ -16,18 +16,20 @@ import numpy as np
 import pytest
 
 from sparserl.errors import BackendError, MatrixError, StoreError
-from sparserl.judge.case import Race
 from sparserl.judge.evaluate import Judge
 from sparserl.judge.plain import plain
+from sparserl.judge.race import Race
 from sparserl.records import Outcome, Problem, Timing, Verdict
 from sparserl.store import read_jsonl
 from sparserl.train.cases import from_source, range_up_to, training_cases
-from sparserl.train.rl.nouns import Judged, Prompt, Rollout, Turn, from_record, prompt_key, to_record
+from sparserl.train.rl import referee_local
+from sparserl.train.rl.nouns import OWN, VARIED, Judged, Prompt, Rollout, Turn, from_record, prompt_key, to_record
 from sparserl.train.rl.referee import ManyPlaces, Remembering, open_referee, retime_all
-from sparserl.train.rl.referee_local import Counts, LocalReferee
+from sparserl.train.rl.referee_local import Counts, Heard, LocalReferee
 from sparserl.train.rl.referee_worker import GroupJudge, Job, RefereeConfig, open_judge
+from sparserl.train.rl.remembering import TimeUpError, heard_by
 from sparserl.train.rl.replay import ReplayReferee
-from sparserl.train.rl.rollout_store import FOLDER, PROGRAMS, PROMPTS, ROLLOUTS, RolloutStore
+from sparserl.train.rl.rollout_store import FOLDER, PROGRAMS, PROMPTS, ROLLOUTS, Journal, RolloutStore
 
 SPMV = Problem()
 PLAIN = plain(SPMV)
@@ -101,6 +103,22 @@ def behind(kind: type[Trap], config: RefereeConfig) -> Judge:
 def trapped(config: RefereeConfig) -> Judge:
     """Some texts kill it."""
     return behind(Trap, config)
+
+
+class DeadlyRace(Trap):
+    """One that judges all texts and is ended by some while they are timed side by side."""
+
+    def judge(self, texts: Sequence[str], *how: Any, **more: Any) -> Any:
+        return self._case.judge(texts, *how, **more)
+
+    def race(self, texts: Any, *how: Any, **more: Any) -> Any:
+        if "deadly" in "".join(texts):
+            os._exit(13)
+        return self._case.race(texts, *how, **more)
+
+
+def deadly_races(config: RefereeConfig) -> Judge:
+    return behind(DeadlyRace, config)
 
 
 def faulty(config: RefereeConfig) -> Judge:
@@ -191,9 +209,11 @@ def test_winners_that_are_asked_for_at_once_come_before_other_groups() -> None:
         assert referee.eager
         groups = referee.judge([(one, [WIDER]), (two, [WIDER])])
         assert next(groups)[0] == 0
-        winners = referee.retime_many([(one, [WIDER], None)])
+        heard: list[int] = []
+        winners = referee.retime_many([(one, [WIDER], None)], lambda which, said: heard.append(which))
         assert [each.job.retime for each in referee._waiting] == [False], "the process is at the winners"
         assert next(groups)[0] == 1
+        assert heard == [0], "what they came to is known before anyone looks at it: it can be written down"
         ((_, said),) = winners
         assert said[WIDER].retimed
 
@@ -227,13 +247,24 @@ def test_a_program_that_ends_its_process_costs_itself_alone(device: Any) -> None
         assert referee.counts.deaths == (1 if device == "sim" else 2)
 
 
-def test_winners_are_not_blamed_for_a_fault_of_the_judge_but_for_ending_it(tmp_path: Path) -> None:
+def test_a_winner_that_ends_its_process_while_it_is_timed_again_costs_itself_alone() -> None:
+    """Side by side nobody knows who it was, so each is then timed alone; here it is the first and the last of four."""
+    (prompt,) = prompts(1)
+    with closing(LocalReferee(RefereeConfig(workers=1), deadly_races)) as referee:
+        found = referee.retime(prompt, [DEADLY, WIDER, HALF], DEADLY + "\n")
+        assert referee.counts.deaths == 3 and referee.counts.judged == 0 and referee.counts.retimed == 4
+    assert names([*found.values()]) == ["FAILED", "CORRECT", "WRONG", "FAILED"]
+    assert "ended the process that judged it: exit code 13" in found[DEADLY].reason
+    assert found[WIDER].retimed and found[WIDER].baseline_us and found[WIDER].times_us
+
+
+def test_winners_are_not_blamed_for_a_fault_of_the_judge(tmp_path: Path) -> None:
     (prompt,) = prompts(1)
     with closing(LocalReferee(RefereeConfig(workers=1), faulty)) as referee:
         assert referee.retime(prompt, [WIDER], PLAIN) == {}
         assert referee.counts.deaths == 2, "it was tried twice"
     with closing(LocalReferee(RefereeConfig(workers=1), faulty)) as referee:
-        assert names([*referee.retime(prompt, [WIDER, DEADLY], None).values()]) == ["FAILED", "FAILED"]
+        assert referee.retime(prompt, [WIDER, DEADLY], None) == {}, "the one before it had a fault"
     store = RolloutStore(tmp_path)
     store.add(0, [rollout(prompt, WIDER, Judged(Verdict.CORRECT))])
     store.add_retimed(0, prompt, {})
@@ -319,6 +350,17 @@ def test_answers_nobody_waited_for_are_not_taken_for_others(sim: Remembering) ->
         assert names(dict(local.judge([(two, [WIDER, "rubbish"])]))[0]) == ["CORRECT", "UNREADABLE"]
 
 
+def test_processes_that_are_busy_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fourteen one after the other were more than a minute of a budget that was spent."""
+    monkeypatch.setattr(referee_local, "CLOSE_S", 1.0)
+    referee = LocalReferee(RefereeConfig(workers=4), trapped)
+    list(zip(range(4), referee.judge([(prompts(1)[0], ["rubbish"])] * 4), strict=True))  # all of them are ready
+    left = referee.judge([(prompts(1)[0], [HANGING])] * 4)
+    began = time.monotonic()
+    referee.close()
+    assert time.monotonic() - began < 3.0 and left is not None
+
+
 KILLED = """
 import sys, time
 from sparserl.records import Problem
@@ -379,11 +421,15 @@ class Counting:
     def retime(self, prompt: Prompt, texts: Sequence[str], incumbent: str | None) -> dict[str, Judged]:
         raise AssertionError
 
-    def retime_many(self, requests: Sequence[Any]) -> Iterator[tuple[int, dict[str, Judged]]]:
+    def retime_many(
+        self, requests: Sequence[Any], heard: Heard | None = None
+    ) -> Iterator[tuple[int, dict[str, Judged]]]:
         for place, (_, texts, incumbent) in enumerate(requests):
             asked = [*texts, *([incumbent] if incumbent else [])]
             self.asked += len(asked)
             said = Judged(Verdict.CORRECT, times_us={"solver": float(self.asked)}, retimed=True, source="gpu")
+            if heard is not None:
+                heard(place, dict.fromkeys(asked, said))
             yield place, dict.fromkeys(asked, said)
 
     def close(self) -> None: ...
@@ -426,6 +472,39 @@ def test_a_longer_timing_stands_if_all_of_it_is_known(tmp_path: Path) -> None:
     assert inner.asked == 6, "one of the two was asked for, as a whole"
     assert again[0] == {"b": first[0]["b"], "c": first[1]["c"]} and set(again[1]) == {"b", "d"}
     assert referee.retime(prompt, ["d"], None) == {"d": again[1]["d"]} and inner.asked == 6
+
+
+def test_what_a_round_heard_that_was_broken_off_is_told_again_once_and_beyond_it_nothing_is(tmp_path: Path) -> None:
+    """Although a GPU is asked again by default: of the round that is played again the verdicts are paid for."""
+    prompt, inner, config = prompts(1)[0], Counting(), RefereeConfig("cuda")
+    referee, journal = Remembering(inner, config), Journal(tmp_path)
+    with heard_by(journal, referee):
+        first = dict(referee.judge([(prompt, ["a", "b"]), (prompt, ["a"])]))
+        winners = referee.retime(prompt, ["a"], "b")
+    assert inner.asked == 5 and dict(referee.judge([(prompt, ["a"])]))[0][0] != first[0][0], "not written down"
+    referee, journal, inner.asked = Remembering(inner, config), Journal(tmp_path), 50
+    with heard_by(journal, referee):
+        assert referee.unknown(prompt, ["a", "c"]) == ["c"]
+        again = [dict(referee.judge([(prompt, ["a"])]))[0][0] for _ in range(3)]
+        assert again[:2] == [first[0][0], first[1][0]], "what was judged twice has both"
+        assert again[2] not in again[:2] and inner.asked == 51
+        assert referee.retime(prompt, ["a"], None) != winners and inner.asked == 52, "not beside the same"
+        assert referee.retime(prompt, ["a"], "b") == winners and inner.asked == 52
+        journal.round = 1
+        assert dict(referee.judge([(prompt, ["b"])]))[0] != first[0][1:] and inner.asked == 53
+
+
+def test_asking_ends_when_the_time_is_up_and_something_new_was_heard(tmp_path: Path) -> None:
+    prompt, journal = prompts(1)[0], Journal(tmp_path)
+    referee = Remembering(Counting(), RefereeConfig("cuda"))
+    with heard_by(journal, referee, until_s=time.monotonic() - 1.0):
+        with pytest.raises(TimeUpError):
+            list(referee.judge([(prompt, ["a"]), (prompt, ["b"])]))
+        assert Journal(tmp_path).judged(prompt_key(prompt), ["a", "b"]).keys() == {"a"}, "it is kept all the same"
+        for ask in (lambda: referee.judge([(prompt, ["b"])]), lambda: referee.retime(prompt, ["a"], None)):
+            with pytest.raises(TimeUpError):
+                ask()
+    assert len(dict(referee.judge([(prompt, ["a"]), (prompt, ["b"])]))) == 2, "a time is a round's"
 
 
 def test_modelled_verdicts_are_not_recalled_for_a_gpu(tmp_path: Path) -> None:
@@ -495,6 +574,26 @@ def test_a_killed_run_loses_its_last_line_and_goes_on(tmp_path: Path) -> None:
     assert [(r, list(said)) for r, _, said in again.retimed()] == [(0, ["text 0"])]
 
 
+def test_a_journal_has_rounds_that_no_checkpoint_has_and_loses_a_torn_line(tmp_path: Path) -> None:
+    said = Judged(Verdict.CORRECT, times_us={"solver": 2.5}, retimed=True)
+    journal = Journal(tmp_path, rank=1)
+    for journal.round in range(3):
+        journal.hear("key", {"a \udcff text": said, "b": Judged(Verdict.WRONG, "no")})
+        journal.hear("key", {}, ["a", "b"])
+    with journal.path.open("ab") as file:
+        file.write(b'{"round":3,"prom')
+    journal.drop_before(2)
+    again = Journal(tmp_path, rank=1)
+    assert not again.judged("key", ["b"]) and again.retimed("key", ["a", "b"]) is None
+    again.round = 2
+    assert again.judged("key", ["a \udcff text"], take=False) == again.judged("key", ["a \udcff text"] * 2)
+    assert not again.judged("key", ["a \udcff text"]) and again.judged("key", ["b"])["b"].reason == "no"
+    assert again.retimed("key", ["a", "b"]) == {} and again.retimed("key", ["a", "b"]) is None
+    assert not Journal(tmp_path).path.exists(), "each process has its own"
+    again.drop_before(3)
+    assert not again.path.exists()
+
+
 def test_a_replay_says_what_was_said(tmp_path: Path, sim: Remembering, judged: dict[int, list[Judged]]) -> None:
     store, asked = RolloutStore(tmp_path), prompts()
     for place, verdicts in judged.items():
@@ -521,6 +620,25 @@ def test_a_replay_gives_later_times_later(tmp_path: Path) -> None:
     referee = ReplayReferee(tmp_path)
     heard = [next(referee.judge([(prompt, ["a"])]))[1][0].times_us["solver"] for _ in range(3)]
     assert heard == [2.0, 3.0, 3.0]
+
+
+def test_a_replay_tells_first_turns_before_second_ones_and_variants_last(tmp_path: Path) -> None:
+    """As they were asked for: a program that one episode began with, and another one came to."""
+    (prompt,) = prompts(1)
+
+    def said(time_us: float) -> Judged:
+        return Judged(Verdict.CORRECT, times_us={"solver": time_us})
+
+    def episode(*turns: tuple[str, float], origin: str = OWN) -> Rollout:
+        return Rollout(prompt, 0, [], [], [], [Turn(text, said(us), 0.0, 0, 0) for text, us in turns], origin)
+
+    store = RolloutStore(tmp_path)
+    store.add(0, [episode(("b", 9.0), ("a", 3.0)), episode(("a", 2.0), ("b", 9.5))])
+    store.add(0, [episode(("a", 4.0), origin=VARIED)])
+    store.add(1, [episode(("a", 5.0))])
+    referee = ReplayReferee(tmp_path)
+    heard = [next(referee.judge([(prompt, ["a"])]))[1][0].times_us["solver"] for _ in range(4)]
+    assert heard == [2.0, 3.0, 4.0, 5.0]
 
 
 def test_a_folder_without_rollouts_is_an_error(tmp_path: Path) -> None:

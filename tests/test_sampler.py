@@ -222,6 +222,18 @@ def test_a_kept_decoder_leaves_nothing_of_the_call_before(policy: Policy, sample
     ]
 
 
+def test_a_decoder_serves_all_turns_once_it_is_large_enough_for_each(policy: Policy) -> None:
+    """First turns have more rows, later ones more positions: they threw away each other's decoder, and its graphs."""
+    made, few = Sampler(policy, Words()), matrices(1)
+    first, later = SampleSettings(max_tokens=8), SampleSettings(max_tokens=40)
+    kept = []
+    for _ in range(2):
+        for batch, settings, given in ((matrices(4), first, 1), (few, later, 60), (few, first, 120)):
+            made.sample(batch, 1, settings, [[LAYOUT] * given] * len(batch.sizes))
+            kept.append(made.decoder)
+    assert kept[0] is not kept[1] and len({id(each) for each in kept[2:]}) == 1
+
+
 def test_weights_changed_by_training_are_used_at_the_next_call() -> None:
     policy, batch = make_policy(SIZE), matrices(1)
     sampler = Sampler(policy, Words())

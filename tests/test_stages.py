@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -42,7 +43,7 @@ from sparserl.train.batches import (
 from sparserl.train.cases import range_up_to, training_cases
 from sparserl.train.chosen import ChoiceRules, Chosen, choose, fraction_of, shares, weighted, with_bodies
 from sparserl.train.encode import save_encoder
-from sparserl.train.loop import Finished, LoopConfig, Start, Step, compile_layers, open_run, rate, run
+from sparserl.train.loop import CHECKS, LOSSES, Finished, LoopConfig, Start, Step, compile_layers, open_run, rate, run
 from sparserl.train.samples import samples_of
 from sparserl.train.withheld import withheld_recipe
 
@@ -520,6 +521,20 @@ def test_a_checkpoint_of_other_parameters_is_refused_and_a_finished_run_is_left_
         sft.sft(SFT, half)
 
 
+def test_a_kill_while_a_run_is_taken_up_leaves_its_curve(
+    tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*rest: Any) -> None:
+        raise KeyboardInterrupt
+
+    shutil.copytree(tuned[0], tmp_path / "run")
+    before = {name: (tmp_path / "run" / name).read_bytes() for name in (LOSSES, CHECKS)}
+    monkeypatch.setattr("sparserl.train.loop.append_jsonl", killed)
+    with suppress(KeyboardInterrupt):
+        sft.sft(SFT, sft.Places(tmp_path / "run", collection, samples=samples, resume=True))
+    assert all(before.values()) and before == {name: (tmp_path / "run" / name).read_bytes() for name in before}
+
+
 def test_a_frozen_encoder_stays_as_it_is_while_the_language_model_learns(
     tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
 ) -> None:
@@ -589,14 +604,20 @@ def test_control_encoders_are_trained_on_the_same_data(
 
 
 def test_what_pretraining_is_worth_is_told_run_by_run_and_no_run_is_done_twice(
-    tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path
+    tuned: tuple[Path, Finished], collection: Path, samples: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    broken_off = Finished(tmp_path / "run", 1, 2, 9, 1.0, {})
     config = worth.WorthConfig((0.2, 1.0), (0,), replace(SFT, least_steps=2))
     save_encoder(load_policy(tuned[0] / "policy").encoder, tmp_path / "encoder")
     places = sft.Places(tmp_path / "o", collection, tuned[0], tmp_path / "encoder", samples)
     first = list(worth.worth(config, places, share=(0, 2)))  # those with pretraining
     assert len(first) == 2 and all("with pretraining" in line for line in first)
     assert list(worth.worth(config, places, budget_s=1e-9)) == [TIME_IS_UP]
+    given: list[float] = []
+    with monkeypatch.context() as context:
+        context.setattr(worth, "sft", lambda own, *rest: (given.append(own.loop.budget_s), broken_off)[1])
+        assert list(worth.worth(config, places, budget_s=100.0)) == [TIME_IS_UP]
+    assert 0 < given[0] < 100 and len(given) == 1, "a run has what is left of the time, and no line before its end"
     assert len(list(worth.worth(config, places))) == 2 and not list(worth.worth(config, places))
     records = read_jsonl(tmp_path / "o" / "worth.jsonl")
     by = {(each["fraction"], each["pretrained"]): each for each in records}

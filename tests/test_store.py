@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from sparserl.store import (
     append_jsonl,
     cache_root,
     content_key,
+    keep_jsonl,
     new_run_folder,
     read_folder,
     read_jsonl,
@@ -53,6 +55,24 @@ def test_a_torn_only_line_longer_than_a_read_block_is_cut_off(tmp_path: Path) ->
     assert read_jsonl(path) == []
     append_jsonl(path, {"a": 1})
     assert read_jsonl(path) == [{"a": 1}]
+
+
+def test_a_writer_that_is_killed_while_records_go_leaves_all_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*rest: object) -> None:
+        raise KeyboardInterrupt
+
+    path = tmp_path / "run.jsonl"
+    assert keep_jsonl(path, lambda record: True) == 0 and not path.exists()
+    append_jsonl(path, *({"a": value} for value in range(4)))
+    monkeypatch.setattr(os, "replace", killed)
+    assert keep_jsonl(path, lambda record: record["a"] >= 0) == 0, "nothing is written where nothing goes"
+    with pytest.raises(KeyboardInterrupt):
+        keep_jsonl(path, lambda record: record["a"] < 2)
+    assert len(read_jsonl(path)) == 4
+    monkeypatch.undo()
+    assert keep_jsonl(path, lambda record: record["a"] < 2) == 2 and read_jsonl(path) == [{"a": 0}, {"a": 1}]
 
 
 def test_a_broken_line_in_the_middle_is_an_error_that_names_it(tmp_path: Path) -> None:

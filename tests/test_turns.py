@@ -260,8 +260,14 @@ def test_a_script_makes_what_arms_of_an_ablation_begin_with(fresh: Path, tmp_pat
         )  # fmt: skip
 
     assert script("--none").returncode == 2
+    wrong = script("within")
+    assert wrong.returncode == 2 and "blind turns with without" in wrong.stderr
     assert script("--prepare").stdout == f"{out}/samples.npz: 4 matrices\n" and not (out / "turns").exists()
-    done = script("--", *options)
+    some = script("--epochs", "3", "without", "--", *options)
+    assert some.returncode == 0, some.stdout[-3000:] + some.stderr[-3000:]
+    assert {each.name for each in out.iterdir() if each.is_dir()} == {"without"}
+    assert read_json(out / "without" / "1-0-without" / "config.json")["epochs"] == 3
+    done = script("--epochs", "3", "--", *options)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     begun = {"blind": "sft", "turns": "turns", "with/1-0-with": "sft", "without/1-0-without": "sft"}
     told = {folder: read_config(out / folder / "policy") for folder in begun}
@@ -269,8 +275,34 @@ def test_a_script_makes_what_arms_of_an_ablation_begin_with(fresh: Path, tmp_pat
     assert [told[folder]["size"]["encoder"]["source"] for folder in ("blind", "turns")] == ["blind", "matrix"]
     lines = [read_jsonl(out / each / "worth.jsonl") for each in ("with", "without")]
     assert [[each["pretrained"] for each in some] for some in lines] == [[True], [False]]
-    assert script("--", *options).returncode == 0
+    assert script("--epochs", "3", "--budget", "600", "--", *options).returncode == 0
     assert [read_jsonl(out / each / "worth.jsonl") for each in ("with", "without")] == lines, "nothing is done twice"
+
+
+def test_the_script_of_arms_hands_its_time_on_and_says_whether_it_was_enough(tmp_path: Path) -> None:
+    """`runs/arms.sh` before a command that writes down its words, and ends as it is told."""
+    (tmp_path / "samples.npz").touch()
+    command = tmp_path / "command.sh"
+    command.write_text('echo "$@"; case $2 in turns) exit "${TURNS:-0}" ;; worth) exit "${WORTH:-0}" ;; esac\n')
+
+    def script(*more: str, **codes: str) -> int:
+        words = ("--weights", "w", "--collection", "c", "--pretrain", "p", "--budget", "90")
+        return subprocess.run(
+            ["bash", str(ROOT / "runs" / "arms.sh"), str(tmp_path), *words, *more], check=False,
+            capture_output=True, text=True, env={**os.environ, **codes, "SPARSERL": f"bash {command}"},
+        ).returncode  # fmt: skip
+
+    assert script() == 0
+    told = {stage: (tmp_path / f"{stage}.log").read_text().split() for stage in ("blind", "turns", "with", "without")}
+    assert {stage: words[1] for stage, words in told.items()} == {
+        "blind": "sft", "turns": "turns", "with": "worth", "without": "worth",
+    }  # fmt: skip
+    assert all(0 < int(words[words.index("--budget") + 1]) <= 90 for words in told.values())
+    epochs = {stage: words[words.index("--epochs") + 1] for stage, words in told.items()}
+    assert epochs == {"blind": "2", "turns": "1", "with": "4", "without": "4"}
+    assert script(TURNS="75") == 75 and script("turns", TURNS="75") == 75
+    assert script("blind", "with", TURNS="75") == 0, "turns is not asked for"
+    assert script(TURNS="75", WORTH="1") == 1 and script(TURNS="1", WORTH="75") == 1, "a fault is no lack of time"
 
 
 def test_the_command_runs_the_stage(collection: Path, samples: Path, fresh: Path, tmp_path: Path) -> None:

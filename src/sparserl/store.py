@@ -14,7 +14,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -97,7 +97,7 @@ def _locked(file: IO[bytes]) -> Iterator[None]:
 
 def append_jsonl(path: Path, *records: Mapping[str, Any]) -> None:
     """Append records. What a killed writer left unfinished at the end of the file is cut off first."""
-    line = "".join(json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in records).encode()
+    line = _lines(records)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     with path.open("r+b") as file, _locked(file):
@@ -105,6 +105,19 @@ def append_jsonl(path: Path, *records: Mapping[str, Any]) -> None:
         file.truncate()
         file.write(line)
         file.flush()  # while the lock is still held
+
+
+def keep_jsonl(path: Path, wanted: Callable[[Mapping[str, Any]], bool]) -> int:
+    """Leave the records that are wanted; how many were not. A writer that is killed leaves the old file or the new."""
+    records = read_jsonl(path)
+    kept = [record for record in records if wanted(record)]
+    if len(kept) < len(records):
+        write_atomic(path, _lines(kept))
+    return len(records) - len(kept)
+
+
+def _lines(records: Iterable[Mapping[str, Any]]) -> bytes:
+    return "".join(json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in records).encode()
 
 
 def _whole_lines_end(file: IO[bytes]) -> int:

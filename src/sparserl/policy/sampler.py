@@ -209,7 +209,11 @@ class Sampler:
         return self._collect(decoder, taken, [prompts[m] for m, _ in rows], shared, settings)
 
     def _decoder(self, rows: int, capacity: int, steps: int) -> Decoder:
-        """The kept decoder where it is large enough; its captured graphs are then kept with it."""
+        """The kept decoder where it is large enough; its captured graphs are then kept with it.
+
+        A new one is as large as the kept one in everything: first turns have more rows and later ones more positions,
+        so without that each would throw away the other's.
+        """
         context = self.policy.size.language.context
         if capacity > context:
             raise ValueError(
@@ -218,6 +222,8 @@ class Sampler:
             )
         kept = self.decoder
         if kept is None or rows > kept.rows or capacity > kept.capacity or steps > kept.steps:
+            if kept is not None:
+                rows, capacity, steps = max(rows, kept.rows), max(capacity, kept.capacity), max(steps, kept.steps)
             self.decoder = kept = None  # free the old cache before the new one is made
             self.decoder = kept = Decoder(self.weights, rows, capacity, steps)
         return kept

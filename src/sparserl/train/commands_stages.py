@@ -149,7 +149,7 @@ def worth(
     least_steps: Annotated[int, typer.Option(help="Go through more often where there are fewer steps.")] = 200,
     batch_tokens: BatchTokens = 32768,
     share: Annotated[str, typer.Option(help="I/N: every N-th run from the I-th on, for N processes.")] = "0/1",
-    budget: Annotated[float, typer.Option(help="Seconds; no run begins later. 0: no limit.")] = 0.0,
+    budget: Annotated[float, typer.Option(help="Seconds for all of them; then stop cleanly. 0: no limit.")] = 0.0,
     device: Device = "auto",
     compile: Compile = "auto",
 ) -> None:

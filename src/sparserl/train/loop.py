@@ -33,7 +33,7 @@ from torch import Tensor
 from sparserl.errors import BackendError, StoreError
 from sparserl.policy.checkpoint import load_policy, read_config, save_policy
 from sparserl.policy.model import Policy
-from sparserl.store import append_jsonl, read_json, read_jsonl, write_atomic, write_json
+from sparserl.store import append_jsonl, keep_jsonl, read_json, read_jsonl, write_atomic, write_json
 
 log = logging.getLogger(__name__)
 
@@ -279,9 +279,7 @@ def _restore(folder: Path, task: Task, optimiser: torch.optim.Optimizer) -> tupl
                 f"in another --out folder, with --weights {folder}."
             ) from error
     for name in (LOSSES, CHECKS):  # lines of steps that will be done again
-        kept = [line for line in read_jsonl(folder / name) if line["step"] <= state["step"]]
-        write_atomic(folder / name, b"")
-        append_jsonl(folder / name, *kept)
+        keep_jsonl(folder / name, lambda line: line["step"] <= state["step"])
     return int(state["step"]), int(state["begun"])
 
 

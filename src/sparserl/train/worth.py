@@ -5,7 +5,7 @@
 One process does all runs, because reading a collection and encoding its programs takes as long as a small run. Each run
 is fine-tuning's own (`sft`), with a folder of its own; with and without pretraining it has the same pairs in the same
 order, and the same pretrained encoder. What came out is a line in OUT/worth.jsonl: nats a token on matrices that were
-never trained on. A run that has its line is not done again.
+never trained on. A run that has its line is not done again, and one that the time was up for goes on where it was.
 
 Not covered: whether what is written is right and fast (`sparserl eval` on the policies in the runs' folders).
 """
@@ -52,7 +52,7 @@ def worth(
 ) -> Iterator[str]:  # fmt: skip
     """Run after run; yields a line to show for each. `places.weights` are the pretrained ones.
 
-    share: every n-th run from the i-th on, for n processes. budget_s: no run begins later; 0: no limit.
+    share: every n-th run from the i-th on, for n processes. budget_s: for all of them together; 0: no limit.
     """
     if places.weights is None or places.encoder is None:
         raise SparseRLError("The study needs pretrained weights and an encoder: give --weights DIR and --encoder DIR.")
@@ -66,19 +66,27 @@ def worth(
             yield TIME_IS_UP
             return
         known = known or _with_dev(known_of(places), config.sft)
-        record = _one(config.sft, places, known, (fraction, seed, pretrained), watch)
+        left_s = max(1e-3, budget_s - (time.monotonic() - began)) if budget_s else 0.0
+        own = replace(config.sft, loop=replace(config.sft.loop, budget_s=left_s))
+        record = _one(own, places, known, (fraction, seed, pretrained), watch)
+        if record is None:
+            yield TIME_IS_UP
+            return
         append_jsonl(places.out / RECORDS, record)
         yield said(record)
 
 
 def _one(
     config: SFTConfig, places: Places, known: Known, which: tuple[float, int, bool], watch: Watch | None
-) -> dict[str, Any]:
+) -> dict[str, Any] | None:
+    """The line of a run; None where the time was up before its end."""
     fraction, seed, pretrained = which
     folder = places.out / f"{fraction:g}-{seed}-{'with' if pretrained else 'without'}"
     mine = replace(places, out=folder, weights=places.weights if pretrained else None, resume=True)
     config = replace(config, fraction=fraction, loop=replace(config.loop, seed=seed))
     found = sft(config, mine, watch, known)
+    if not found.complete:
+        return None
     data = read_json(folder / "data.json")["train"]
     pairs = int(data["programs"] - data["bodies"])
     about = {"fraction": fraction, "seed": seed, "pretrained": pretrained, "pairs": pairs, "steps": found.steps}

@@ -87,6 +87,13 @@ def best_of_k(rewards: Array, k: int) -> Array:
     return gains
 
 
+def best_of_k_had(rewards: Array, had: Array, k: int) -> Array:
+    """What `best_of_k` says of each rollout, had it earned `had` in place of its reward, and the others theirs."""
+    rewards, had = _checked(rewards), _checked(had)
+    found = [best_of_k(np.where(np.arange(len(rewards)) == at, had, rewards), k)[at] for at in range(len(rewards))]
+    return np.array(found)
+
+
 def gae(rewards: Array, values: Array, gamma: float, lam: float) -> tuple[Array, Array]:
     """Generalised advantage estimation over the tokens that one rollout wrote: (advantages, returns).
 

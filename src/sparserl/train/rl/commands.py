@@ -237,11 +237,12 @@ def curves(
     out: Annotated[Path, typer.Option(help="Folder of the table and the curves, such as results/NAME.")],
     k: Annotated[int, typer.Option(help="of best-of-k, judged programs")] = 8,
     mode: Modes = None,
+    note: Annotated[str, typer.Option(help="a sentence that is to stand below the table")] = "",
 ) -> None:
     """Hold RL runs against each other: a table with the spread over seeds, and curves over judged programs."""
     from sparserl.train.rl.curves import write
 
-    typer.echo(write(runs, out, k, tuple(mode or ("solver",))))
+    typer.echo(write(runs, out, k, tuple(mode or ("solver",)), note))
 
 
 def _fit(given: dict[str, Any], modes: tuple[str, ...]) -> FitConfig:

@@ -80,13 +80,14 @@ class LaunchedCrew(Crew):
         return found
 
     def add_gradients(self, parameters: Iterable[Parameter]) -> None:
+        """What has no gradient anywhere is left without one: with a zero, AdamW would move it on by its momentum."""
         there = [each for each in parameters if each.requires_grad]
-        flat = torch.cat([_gradient(each).flatten() for each in there])
+        counted = there[0].new_tensor([each.grad is not None for each in there])
+        flat = torch.cat([*(_gradient(each).flatten() for each in there), counted])
         torch.distributed.all_reduce(flat)
-        at = 0
-        for each in there:
-            each.grad = flat[at : at + each.numel()].view_as(each)
-            at += each.numel()
+        *sums, counts = torch.split(flat, [*(each.numel() for each in there), len(there)])
+        for each, whole, count in zip(there, sums, counts.tolist(), strict=True):
+            each.grad = whole.view_as(each) if count else None
 
 
 def _gradient(parameter: Parameter) -> Tensor:

@@ -3,20 +3,21 @@
     sparserl train curves --out results/ablations runs/ablations/grpo-0 runs/ablations/grpo-1 runs/ablations/ppo-0 …
 
 A run folder is called NAME-SEED; runs of one name are seeds of one arm. An `ablations.json` of before may stand among
-them: its curves are taken as they are, but for runs that are named themselves. Everything is computed from the stored
-rollouts under one rule, whatever reward a run learnt from, and from what the policy wrote unaided (explored episodes,
-whose layout was given, are left out):
+them: its curves are taken as they are, but for runs that are named themselves, and its arms stay in their order.
+Everything is computed from the stored rollouts under one rule, whatever reward a run learnt from, and from what the
+policy wrote unaided (explored episodes, whose layout was given, are left out):
 
     reward      mean hierarchical reward of the first program of an episode
     correct     share of them that are right
     episode     mean hierarchical reward of the best program of an episode
-    best        best of k judged programs (of k / turns episodes): geometric mean of the speed over the baseline, a
-                failure counted as in `sparserl eval`
+    best        best of k judged programs: geometric mean of the speed over the baseline, a failure counted as in
+                `sparserl eval`. Of several turns, of as many episodes as k programs make at the group's mean length,
+                which is often no whole number: then between the two in proportion, at most all episodes of the group
     skeletons   distinct skeletons of a group's right programs
     new         share of the right programs whose skeleton no recipe has
 
-over the number of judged programs (all of them, explored ones too). The table is about the last quarter of each run;
-the spread is the standard deviation over seeds, and differences from the first arm are paired by seed.
+over the number of judged programs (all of them, explored ones too). The table is about the last quarter of the rounds
+of each run; the spread is the standard deviation over seeds, and differences from the first arm are paired by seed.
 
     ablations.json, ablations.md, and an SVG a figure; needs no machine
 """
@@ -53,7 +54,8 @@ FIGURES = {
 }
 TABLE = "ablations.json"
 TAIL = 0.25
-"""of a run, by judged programs, that the table is about"""
+"""of a run's rounds that the table is about. Not of its programs: with several turns rounds get smaller as the policy
+gets better, and a quarter of the programs would be more of the run than in an arm of single turns"""
 _NAME = re.compile(r"(.+)-(\d+)")
 
 
@@ -75,9 +77,9 @@ class Curve:
     points: tuple[Point, ...]
 
     def last(self, share: float = TAIL) -> dict[str, float]:
-        """Every figure over the last part of the run."""
-        begin = (1 - share) * self.points[-1].judged
-        tail = [point for point in self.points if point.judged > begin]
+        """Every figure over the last rounds of the run."""
+        begin = (1 - share) * len(self.points)
+        tail = [point for number, point in enumerate(self.points, 1) if number > begin]
         return {name: statistics.fmean(point.figures[name] for point in tail) for name in FIGURES}
 
 
@@ -118,12 +120,10 @@ def round_figures(rollouts: Sequence[Rollout], k: int, modes: Sequence[str]) -> 
     """The figures of one round."""
     unaided = sorted((each for each in rollouts if each.origin == OWN), key=lambda each: each.group)
     unaided = unaided or list(rollouts)
-    most = max(len(each.turns) for each in unaided)
     groups = [list(group) for _, group in groupby(unaided, key=lambda each: each.group)]
     bests, kinds = [], []
     for group in groups:
-        speeds = [max(_speed(turn.judged, modes) for turn in each.turns) for each in group]
-        bests.append(log_best_of(speeds, min(max(1, k // most), len(speeds))))
+        bests.append(_log_best(group, k, modes))
         kinds.append(distinct_skeletons(text for each in group for text in _right(each)))
     firsts = [each.turns[0].judged for each in unaided]
     right = [(text, each.prompt.problem) for each in unaided for text in _right(each)]
@@ -135,6 +135,15 @@ def round_figures(rollouts: Sequence[Rollout], k: int, modes: Sequence[str]) -> 
         "skeletons": statistics.fmean(kinds),
         "new": sum(is_structurally_new(text, problem) for text, problem in right) / max(1, len(right)),
     }
+
+
+def _log_best(group: Sequence[Rollout], k: int, modes: Sequence[str]) -> float:
+    """The expected logarithm of the best of so many episodes as k judged programs make."""
+    speeds = [max(_speed(turn.judged, modes) for turn in each.turns) for each in group]
+    episodes = min(max(1.0, k / statistics.fmean(len(each.turns) for each in group)), len(speeds))
+    whole = math.floor(episodes)
+    found = log_best_of(speeds, whole)
+    return found if whole == episodes else found + (episodes - whole) * (log_best_of(speeds, whole + 1) - found)
 
 
 def _right(rollout: Rollout) -> list[str]:
@@ -165,6 +174,18 @@ def arms(curves: Sequence[Curve]) -> dict[str, list[Curve]]:
             raise StoreError(f"Two runs are called {name} with one seed. Got seeds {sorted(seeds)}.")
         held.sort(key=lambda curve: curve.seed)
     return found
+
+
+def read_arms(paths: Sequence[Path], k: int, modes: Sequence[str] = ("solver",)) -> dict[str, list[Curve]]:
+    """Those of run folders and earlier tables. A run that is named itself takes the place of its earlier row.
+
+    The first arm is what the others are compared with: it stays the first if all of its runs are new.
+    """
+    found = [(path, curve) for path in paths for curve in read_curves(path, k, modes)]
+    named = {path.name for path in paths}
+    kept = [curve for path, curve in found if path.suffix != ".json" or f"{curve.name}-{curve.seed}" not in named]
+    held = arms(kept)
+    return {name: held[name] for name in dict.fromkeys(curve.name for _, curve in found)}
 
 
 @dataclass(frozen=True)
@@ -214,19 +235,11 @@ def bands(held: Mapping[str, Sequence[Curve]], figure: str) -> list[Band]:
 # ── On disk ───────────────────────────────────────────────────────────────────
 
 
-def write(folders: Sequence[Path], out: Path, k: int = 8, modes: Sequence[str] = ("solver",)) -> str:
-    """Make the table and the curves; returns the table as Markdown."""
+def write(folders: Sequence[Path], out: Path, k: int = 8, modes: Sequence[str] = ("solver",), note: str = "") -> str:
+    """Make the table and the curves; returns the table as Markdown. note: what else there is to say of it."""
     if not folders:
         raise StoreError("Name at least one run folder, called NAME-SEED.")
-    named = {path.name for path in folders}
-    held = arms(
-        [
-            curve
-            for path in folders
-            for curve in read_curves(path, k, modes)
-            if path.suffix != ".json" or f"{curve.name}-{curve.seed}" not in named
-        ]
-    )
+    held = read_arms(folders, k, modes)
     found = table(held)
     runs = {
         name: [{"seed": curve.seed, "points": [asdict(point) for point in curve.points]} for curve in curves]
@@ -236,7 +249,7 @@ def write(folders: Sequence[Path], out: Path, k: int = 8, modes: Sequence[str] =
     write_json(out / TABLE, {"k": k, "modes": list(modes), "tail": TAIL, "arms": figures, "runs": runs})
     for name, label in FIGURES.items():
         write_atomic(out / f"{name}.svg", chart(bands(held, name), "judged programs", label).encode())
-    text = page(held, found, k)
+    text = page(held, found, k) + (f"\n{note}\n" if note else "")
     write_atomic(out / "ablations.md", text.encode())
     return text
 
@@ -256,7 +269,7 @@ def page(held: Mapping[str, Sequence[Curve]], found: Mapping[str, Mapping[str, F
         cells = [name, str(len(held[name])), str(judged), *(_cell(by[figure]) for figure in FIGURES)]
         rows.append("| " + " | ".join(cells) + " |")
     note = (
-        f"Over the last {100 * TAIL:.0f} % of each run: mean ± standard deviation over seeds; in brackets the "
+        f"Over the last {100 * TAIL:.0f} % of each run's rounds: mean ± standard deviation over seeds; in brackets the "
         f"difference from {first}, paired by seed, ± its standard deviation. Curves: one SVG a figure, a band from the "
         "least seed to the highest.\n"
     )

@@ -1,8 +1,10 @@
 """What is watched beside the loss: figures of a round's rollouts, each a plain number for a curve.
 
     share/…        of all programs by verdict, all turns counted
-    entropy/…      of what the policy wrote, nats a token, in the header, the launch lines and the body: minus the mean
-                   log-probability of its own samples
+    surprise/…     minus the mean log-probability, at temperature 1, of what the policy wrote in the header, the launch
+                   lines and the body, nats a token. No entropy, as samples are drawn at a lower temperature
+    entropy/…      that of the distribution drawn from, in the same parts: what the learner's look back finds at each
+                   token that was written (`update.learn` adds it), so it takes no forward pass of its own
     reward/…       mean, and mean of the best of each group
     own/correct    share that is right of the programs whose layout was not given
     own/behind     how far their mean reward is behind the best of their group, mean over groups: what is left to learn
@@ -34,7 +36,7 @@ from sparserl.train.skeleton import skeleton
 PARTS: Mapping[str, str] = {
     "layout": "header", "bake": "header", "workspace": "header", "launch": "launch", "code": "body",
 }  # fmt: skip
-"""a part of `rules.PARTS` → the curve that it counts to"""
+"""a part of `rules.PARTS` → the curve that it counts to; the first is that of what comes before any of them"""
 _NUMBER = re.compile(r"(?<![\w.])\.?\d(?:[eEpP][+-]|[\w.])*")
 """a number, as `lexer` cuts it"""
 
@@ -84,18 +86,40 @@ def shares(verdicts: Sequence[Verdict]) -> dict[str, float]:
     return {verdict.name.lower(): counts.get(verdict.name, 0) / max(1, len(verdicts)) for verdict in Verdict}
 
 
-def entropy_by_part(rollouts: Iterable[Rollout], special: Mapping[str, int] = Tokenizer.special) -> dict[str, float]:
-    """Nats a token in the header, the launch lines and the body; 0 where nothing was written."""
-    sums = {name: rules.PartSum() for name in PARTS.values()}
-    for rollout in rollouts:
+def surprise_by_part(rollouts: Sequence[Rollout], special: Mapping[str, int] = Tokenizer.special) -> dict[str, float]:
+    """Nats a token of what was written, at temperature 1."""
+    return _by_part(rollouts, [-np.asarray(each.log_probs) for each in rollouts], special)
+
+
+def entropy_by_part(
+    rollouts: Sequence[Rollout], entropies: Sequence[Array], special: Mapping[str, int] = Tokenizer.special
+) -> dict[str, float]:
+    """Nats a token. entropies: of the policy before each token of each rollout, beside its ids."""
+    return _by_part(rollouts, entropies, special)
+
+
+def _by_part(rollouts: Sequence[Rollout], figures: Sequence[Array], special: Mapping[str, int]) -> dict[str, float]:
+    """The mean over the written tokens of the header, the launch lines and the body; 0 where there are none.
+
+    As `rules.by_part` tells parts, but whole turns at once: a round has a million tokens.
+    """
+    names = [*dict.fromkeys(PARTS.values())]
+    begins = np.full(max(special.values()) + 1, -1)
+    begins[[special[f"<{part}>"] for part in PARTS]] = [names.index(name) for name in PARTS.values()]
+    sums, counts = np.zeros(len(names)), np.zeros(len(names))
+    for rollout, said in zip(rollouts, figures, strict=True):
         begin = 0
         for turn in rollout.turns:  # what stands before a turn's own tokens was given, and says which part it is in
-            log_probs = rollout.log_probs[begin : turn.last]
-            line = rules.Line(rollout.ids[begin : turn.last], log_probs, log_probs, turn.first - begin)
-            for part, found in rules.by_part(line, special).items():
-                sums[PARTS[part]] = sums[PARTS[part]] + found
+            ids = np.asarray(rollout.ids[begin : turn.last], dtype=np.int64)
+            opened = np.where(ids < len(begins), begins[ids.clip(max=len(begins) - 1)], -1)
+            last = np.maximum.accumulate(np.where(opened >= 0, np.arange(len(ids)), -1))
+            # A token that opens a part counts to the one before.
+            part = np.concatenate(([0], np.where(last >= 0, opened[last], 0)))[: len(ids)]
+            own = part[turn.first - begin :]
+            sums += np.bincount(own, said[turn.first : turn.last], len(names))
+            counts += np.bincount(own, minlength=len(names))
             begin = turn.last
-    return {name: found.surprise for name, found in sums.items()}
+    return dict(zip(names, (sums / counts.clip(min=1)).tolist(), strict=True))
 
 
 def summary(rollouts: Sequence[Rollout], special: Mapping[str, int] = Tokenizer.special) -> dict[str, float]:
@@ -118,7 +142,7 @@ def summary(rollouts: Sequence[Rollout], special: Mapping[str, int] = Tokenizer.
         "reward/best": float(np.mean(best)),
         **({"own/correct": float(np.mean(chosen)), "own/behind": float(np.mean(behind))} if chosen else {}),
         **{f"share/{name}": share for name, share in shares([turn.judged.verdict for _, turn in turns]).items()},
-        **{f"entropy/{name}": nats for name, nats in entropy_by_part(rollouts, special).items()},
+        **{f"surprise/{name}": nats for name, nats in surprise_by_part(rollouts, special).items()},
         "skeletons": float(np.mean(kinds)),
         "novelty": new / max(1, len(right)),
     }

@@ -45,7 +45,7 @@ class Line:
     written: Array
     """bool, (tokens): the loss is on these"""
     columns: Mapping[str, Array]
-    """`COLUMNS` of a Batch, as far as they are known, 'flat' and 'values'; each (tokens)"""
+    """`COLUMNS` of a Batch, as far as they are known, 'flat', 'entropy' and 'values'; each (tokens)"""
     allowed: tuple[Array, ...] = ()
     """of each written token all that may stand in its place (`admission`); nothing: not asked"""
     target: tuple[Array, ...] = ()

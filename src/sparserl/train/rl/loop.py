@@ -10,7 +10,9 @@ figures → checkpoint. A run folder holds
     config.json     the settings
     rounds.jsonl    one line a round: rewards, verdicts, entropy, KL, losses, seconds (of judging by phase, added up
                     over its processes); tensorboard/ has the same
-    rollouts/       every rollout and every retiming (`rollout_store`); `--judge replay:RUN/rollouts` judges from them
+    rollouts/       every rollout and every retiming (`rollout_store`); `--judge replay:RUN/rollouts` judges from them.
+                    What was heard since the last checkpoint is there too: a round that was broken off, killed or given
+                    up because the `--budget` was spent, is played again with the verdicts that it has paid for
     policy/         the weights, with the round in their notes
     elites.json, results.json    the archive, and what the curriculum knows of each matrix
     resume.pt       weights, optimiser, archive and results of the same round, for an exact `--resume`
@@ -43,7 +45,7 @@ from sparserl.pieces import pieces_on
 from sparserl.policy.checkpoint import load_policy, read_config, save_policy
 from sparserl.policy.sampler import Sampler
 from sparserl.policy.tokenizer import Tokenizer
-from sparserl.store import append_jsonl, read_json, read_jsonl, write_atomic, write_json
+from sparserl.store import append_jsonl, keep_jsonl, read_json, read_jsonl, write_atomic, write_json
 from sparserl.train.loop import (
     POLICY,
     RESUME,
@@ -69,11 +71,22 @@ from sparserl.train.rl.imitate import imitate
 from sparserl.train.rl.learner import Learner
 from sparserl.train.rl.nouns import Rollout
 from sparserl.train.rl.referee import Counts
-from sparserl.train.rl.rollout_store import FOLDER, RolloutStore
-from sparserl.train.rl.rounds import Played, Retiming, may_teach, play_round, recall, reward_of, seed_of, shuffled
+from sparserl.train.rl.remembering import TimeUpError, heard_by
+from sparserl.train.rl.rollout_store import FOLDER, Journal, RolloutStore
+from sparserl.train.rl.rounds import (
+    Played,
+    Retiming,
+    Round,
+    may_teach,
+    play_round,
+    recall,
+    reward_of,
+    seed_of,
+    shuffled,
+)
 from sparserl.train.rl.table import Table, open_table
 from sparserl.train.rl.update import learn, lines_of, look_back, warm_up
-from sparserl.train.rl.vary import vary
+from sparserl.train.rl.vary import Varied, vary
 
 log = logging.getLogger(__name__)
 
@@ -81,6 +94,8 @@ ROUNDS = "rounds.jsonl"
 ELITES, RESULTS = "elites.json", "results.json"
 HEADLINES = ("reward/mean", "reward/best", "share/correct")
 SECONDS, JUDGING = "seconds/", "judging/"
+PLAY, VARY = "play", "vary"
+"""of the seconds, those in which verdicts are waited for"""
 CLOCKED = (SECONDS, JUDGING)
 """what begins so in a line of rounds.jsonl depends on the machine's mood"""
 
@@ -111,19 +126,31 @@ class Run:
         self.player = Player(sampler, table.referee, earned, table.look, config.play, openings=openings)
         self.admission = Admission(sampler, self.tokenizer, [*table.prompts, *table.unplayed], self.admitted)
         self.store = RolloutStore(places.out / FOLDER) if crew.first else None
+        self.journal = Journal(places.out / FOLDER, crew.rank)
         self.seconds: dict[str, float] = {}
         self._counted = self._counts()
 
-    def round(self) -> dict[str, Any]:
+    def hear(self, until_s: float) -> tuple[Round, Varied]:
+        """Play and judge once. Raises TimeUpError at `until_s` (`monotonic`); then the run is as it was before."""
+        played = self.played.copy()
+        self.admitted.look_through(played.elites)
+        self.journal.round = self.number
+        with heard_by(self.journal, self.player.referee, until_s):
+            with self._clock(PLAY):
+                found = play_round(
+                    self.number, self.curriculum, self.player, played, config=self.config, crew=self.crew
+                )
+            with self._clock(VARY):
+                varied = vary(self.number, found, played, self.player, config=self.config, crew=self.crew)
+        self.played = played
+        self._store(found.brief, found.retimings)
+        self._store(varied.rollouts, varied.retimings)
+        return found, varied
+
+    def round(self, until_s: float = math.inf) -> dict[str, Any]:
         """Play, judge and learn once; the figures of the round."""
         number, learner = self.number, self.learner
-        self.admitted.look_through(self.played.elites)
-        with self._clock("play"):
-            found = play_round(number, self.curriculum, self.player, self.played, crew=self.crew, config=self.config)
-        self._store(found.brief, found.retimings)
-        with self._clock("vary"):
-            varied = vary(number, found, self.played, self.player, config=self.config, crew=self.crew)
-        self._store(varied.rollouts, varied.retimings)
+        found, varied = self.hear(until_s)
         rollouts: Sequence[Rollout] = found.rollouts
         figures: dict[str, Any] = {"round": number, "rollouts": len(rollouts)}
         figures["tokens"] = sum(sum(each.written) for each in rollouts)
@@ -171,9 +198,13 @@ class Run:
     # ---- checkpoints
 
     def save(self) -> None:
-        """A checkpoint after a round: the exact one first, then the weights for others to read."""
-        if not self.crew.first:
-            return
+        """A checkpoint after a round; what was heard until then is nothing that a kill could lose any more."""
+        if self.crew.first:
+            self._save()
+        self.journal.drop_before(self.number)
+
+    def _save(self) -> None:
+        """The exact one first, then the weights for others to read."""
         out = self.places.out
         self.played.elites.save(out / ELITES)
         known = {"round": self.number, "results": self.played.results.to_record()}
@@ -217,19 +248,28 @@ class Run:
         """Forget what is on disk of rounds that are still to be played: a run that died had begun them."""
         if self.store is None:
             return
-        path = self.places.out / ROUNDS
-        kept = [line for line in read_jsonl(path) if line["round"] < self.number]
-        write_atomic(path, b"")
-        append_jsonl(path, *kept)
+        keep_jsonl(self.places.out / ROUNDS, lambda line: line["round"] < self.number)
         self.store.drop_after(self.number - 1)
 
 
 # ── The loop ──────────────────────────────────────────────────────────────────
 
 
-def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Watch | None = None) -> Finished:
-    """Rounds until the last, or until there is no time for another one as long as the last."""
-    clock_s = time.monotonic()
+def train(
+    config: RLConfig,
+    places: Places,
+    table: Table,
+    crew: Crew,
+    watch: Watch | None = None,
+    *,
+    clock_s: float | None = None,
+) -> Finished:
+    """Rounds until the last, or until the time is up: a round that is still being judged then is given up.
+
+    clock_s: since when the budget is spent (`monotonic`), where that is before this began.
+    """
+    began_s = time.monotonic()
+    until_s = (began_s if clock_s is None else clock_s) + (config.loop.budget_s or math.inf)
     if device_of(config.loop.device).type == "cuda":
         torch.set_float32_matmul_precision("high")
     goes_on = crew.told(open_run(places.out, "rl", asdict(config), places.resume) if crew.first else False)
@@ -245,30 +285,40 @@ def train(config: RLConfig, places: Places, table: Table, crew: Crew, watch: Wat
     run.drop_unsaved()
     curves = board(places.out / "tensorboard", run.number) if crew.first else None
     figures: dict[str, Any] = {}
-    tokens = 0
-    time_is_up, saved_s = False, time.monotonic()
+    tokens, saved, saved_s = 0, run.number, time.monotonic()
+    learnt_s = crew.told(_learnt_s([{}, *read_jsonl(places.out / ROUNDS)][-1]))
+    time_is_up = False
     while run.number < config.rounds and not time_is_up:
-        began_s = time.monotonic()
-        figures = run.round()
+        try:
+            figures = run.round(until_s - min(learnt_s, config.loop.budget_s / 2))
+        except TimeUpError:
+            break
         tokens += int(figures["tokens"])
+        learnt_s = _learnt_s(figures)
         if crew.first:
             _note(places.out, curves, figures)
-        now_s = time.monotonic()
-        with_another_s = (now_s - clock_s) + (now_s - began_s)
-        time_is_up = crew.told(bool(config.loop.budget_s) and with_another_s > config.loop.budget_s)
-        if time_is_up or run.number == config.rounds or time.monotonic() - saved_s > config.loop.save_every_s:
+        time_is_up = crew.told(time.monotonic() > until_s)
+        if time.monotonic() - saved_s > config.loop.save_every_s:
             run.save()
-            saved_s = time.monotonic()
+            saved, saved_s = run.number, time.monotonic()
         if watch is not None and crew.first:
             spent = sum(value for name, value in figures.items() if name.startswith(SECONDS))
             told = {"reward": figures["reward/mean"], "right": figures["share/correct"]}
             told["rollouts_per_s"] = figures["rollouts"] / max(spent, 1e-9)
             loss = figures.get("loss/policy_loss", 0.0)
             watch(Progress("rl", run.number, config.rounds, loss, figures["tokens"] / max(spent, 1e-9), told))
+    if run.number > saved:
+        run.save()
     if curves is not None:
         curves.close()
     checks: dict[str, float] = {name: figures[name] for name in HEADLINES if name in figures}
-    return Finished(places.out, run.number, config.rounds, tokens, time.monotonic() - clock_s, checks)
+    return Finished(places.out, run.number, config.rounds, tokens, time.monotonic() - began_s, checks)
+
+
+def _learnt_s(figures: Mapping[str, Any]) -> float:
+    """What a round took once all of it was judged: judging the next one must leave as much."""
+    heard = (SECONDS + PLAY, SECONDS + VARY)
+    return float(sum(value for name, value in figures.items() if name.startswith(SECONDS) and name not in heard))
 
 
 def _note(out: Path, curves: Any, figures: Mapping[str, Any]) -> None:
@@ -287,8 +337,9 @@ def _note(out: Path, curves: Any, figures: Mapping[str, Any]) -> None:
 
 
 def rl(config: RLConfig, places: Places, watch: Watch | None = None) -> Finished:
-    """The whole stage, as the command line calls it."""
+    """The whole stage, as the command line calls it. Its budget pays for samples and for the judge's start, too."""
+    clock_s = time.monotonic()
     read_config(policy_folder(places.weights))  # before minutes are spent on matrices
     crew = open_crew(cpu=device_of(config.loop.device).type == "cpu")
     with open_table(config, places, crew) as table:
-        return train(config, places, table, crew, watch)
+        return train(config, places, table, crew, watch, clock_s=clock_s)

@@ -25,7 +25,7 @@ Probabilities are those at the temperature that the rollouts were drawn at. They
 distribution, from the most probable ones alone say, the mean of A · grad log p over what follows a bad choice would no
 longer be 0, and every certain token after it would be unlearnt.
 
-Not covered: where advantages come from (`advantages`), averaging gradients over several devices (the caller's).
+Not covered: where advantages come from (`credit`), averaging gradients over several devices (the caller's).
 """
 
 from __future__ import annotations
@@ -255,7 +255,7 @@ def policy_parts(found: Figures, batch: Batch, coefficients: Coefficients) -> tu
 
 
 def grpo(policy: Policy, batch: Batch, coefficients: Coefficients) -> Step:
-    """Advantages are those of whole rollouts in their group; nothing else is learnt."""
+    """Advantages are those of turns in their group (`credit`); nothing else is learnt."""
     found = figures(policy, batch, entropy_gradient=coefficients.entropy > 0)
     loss, parts = policy_parts(found, batch, coefficients)
     return _step(loss, parts, batch)

@@ -9,7 +9,8 @@ A group of 32 has some 12 different programs; a climb judges none twice. With `-
 differ are judged, so that both have as many tries that tell something.
 
     rollouts/       as of a run (`rollout_store`)
-    rounds.jsonl    one line a round that is done; a second call goes on after it
+    rounds.jsonl    one line a round that is done; a second call goes on after it, or in the middle of the one that it
+                    was given up in, with the verdicts heard until then
 
 Not covered: episodes of several turns.
 """
@@ -38,7 +39,8 @@ from sparserl.train.rl.episodes import Episode, Look, PlayConfig, Player, Reward
 from sparserl.train.rl.explore import Elites
 from sparserl.train.rl.nouns import Prompt, prompt_key
 from sparserl.train.rl.referee import Referee
-from sparserl.train.rl.rollout_store import FOLDER, RolloutStore
+from sparserl.train.rl.remembering import TimeUpError, heard_by
+from sparserl.train.rl.rollout_store import FOLDER, Journal, RolloutStore
 from sparserl.train.rl.rounds import Played, play_round, reward_of
 from sparserl.train.samples import samples_of
 
@@ -142,16 +144,22 @@ def playing(
     store.drop_after(begin - 1)
     for _, rollout in store.rollouts():
         player.played.setdefault(prompt_key(rollout.prompt), set()).update(turn.text for turn in rollout.turns)
+    journal = Journal(out / FOLDER)
     for number in range(begin, rounds.count):
-        if time.monotonic() > until:
+        if number > begin and time.monotonic() > until:
             return
-        played = Played(Elites(config.modes), Results())
-        found = play_round(number, rounds, player, played, config=settings, crew=Crew())
+        played, journal.round = Played(Elites(config.modes), Results()), number
+        try:
+            with heard_by(journal, referee, until):
+                found = play_round(number, rounds, player, played, config=settings, crew=Crew())
+        except TimeUpError:
+            return
         store.add(number, found.brief)
         for prompt, judged in found.retimings:
             store.add_retimed(number, prompt, judged)
         figures = {"round": number, "rollouts": len(found.rollouts), **summary(found.rollouts)}
         append_jsonl(out / ROUNDS, figures)
+        journal.drop_before(number + 1)
         yield f"round {number + 1} of {rounds.count}: right {figures['share/correct']:.3f}"
 
 

@@ -4,9 +4,9 @@
         for which, verdicts in referee.judge([(prompt, texts), …]): …
 
 A process that dies, or says nothing for too long, is replaced, and what it had not yet judged goes to its successor:
-one text at a time, so that the next death has a culprit. The culprit alone is FAILED. Of winners that can't be timed
-again because of a fault of the judge nothing is said, and their first times stand; if they end the process, all have
-FAILED.
+one text at a time, so that the next death has a culprit. The culprit alone is FAILED, also among winners that were
+being timed again side by side: each is then timed by itself beside the baseline. Of winners that can't be timed again
+because of a fault of the judge nothing is said, and their first times stand.
 
 Groups of a prompt go to the process that has its matrix and its baseline while that is free; another one that has
 nothing else to do measures them again.
@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, Pipe, wait
@@ -33,7 +33,7 @@ from typing import Any
 
 from sparserl.errors import BackendError
 from sparserl.records import Verdict
-from sparserl.train.rl.nouns import Judged, Prompt, prompt_key
+from sparserl.train.rl.nouns import Judged, Prompt, prompt_key, raced_texts
 from sparserl.train.rl.referee_worker import Job, OpenJudge, RefereeConfig, open_judge, right
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,8 @@ DEATHS = 3
 
 Request = tuple[Prompt, Sequence[str], str | None]
 """prompt, texts and incumbent of one retiming"""
+Heard = Callable[[int, dict[str, Judged]], None]
+"""hears (which request, its answer) of a retiming as soon as that is done"""
 
 
 @dataclass
@@ -61,10 +63,9 @@ class _Task:
     judged: dict[int, Judged] = field(default_factory=dict)
     began: int | None = None
     """the text that is being judged on its own"""
-    retimed: Mapping[str, Judged] = field(default_factory=dict)
+    retimed: dict[str, Judged] = field(default_factory=dict)
+    heard: Heard | None = None
     deaths: int = 0
-    faults: int = 0
-    """of them those that the judge itself owned up to: no program is to blame"""
 
     @property
     def key(self) -> str:
@@ -139,16 +140,23 @@ class LocalReferee:
         """By text, the incumbent's too: longer, side by side with each other and the baseline; none after a fault."""
         return next(self.retime_many([(prompt, texts, incumbent)]))[1]
 
-    def retime_many(self, requests: Sequence[Request]) -> Iterator[tuple[int, dict[str, Judged]]]:
+    def retime_many(
+        self, requests: Sequence[Request], heard: Heard | None = None
+    ) -> Iterator[tuple[int, dict[str, Judged]]]:
         """Several at once, as they get done: every process can have one."""
         finished: deque[_Task] = deque()
-        jobs = [Job(prompt, dict(enumerate(texts)), incumbent=best, retime=True) for prompt, texts, best in requests]
-        self._enqueue([_Task(place, job, finished) for place, job in enumerate(jobs)])
+        raced = [(prompt, dict(enumerate(raced_texts(texts, best)))) for prompt, texts, best in requests]
+        jobs = [Job(prompt, texts, retime=True) for prompt, texts in raced]
+        self._enqueue([_Task(place, job, finished, heard=heard) for place, job in enumerate(jobs)])
         return ((task.place, dict(task.retimed)) for task in self._done(len(jobs), finished))
 
     def close(self) -> None:
+        """All are told before anyone is waited for: a round that was given up leaves every one of them busy."""
+        until_s = time.monotonic() + CLOSE_S
         for each in self._crew:
-            _dismiss(each, CLOSE_S)
+            each.pipe.close()
+        for each in self._crew:
+            _dismiss(each, max(0.0, until_s - time.monotonic()))
         self._crew.clear()
 
     # ---- jobs
@@ -228,9 +236,7 @@ class LocalReferee:
             raise BackendError(f"The referee can't judge here: {said[0]}")
         elif kind == "fault":
             log.error("A judging process failed and is replaced: %s", said[0])
-            if task is not None:
-                task.faults += 1
-            self._bury(process, str(said[0]).strip().splitlines()[-1])
+            self._bury(process, str(said[0]).strip().splitlines()[-1], fault=True)
         elif kind == "refused":
             process.task = None
             raise said[0]
@@ -246,14 +252,19 @@ class LocalReferee:
         task.judged[place] = judged
         task.began = None
         task.deaths = self._lost = 0
-        self.counts.judged += 1
+        if task.job.retime:
+            task.retimed[task.job.texts[place]] = judged
+        else:
+            self.counts.judged += 1
 
     def _finish(self, task: _Task, answer: Mapping[str, Any], seconds: Mapping[str, float]) -> None:
         for phase, spent in seconds.items():
             self.counts.seconds[phase] = self.counts.seconds.get(phase, 0.0) + spent
         if task.job.retime:
-            task.retimed = answer
-            self.counts.retimed += len(answer)
+            task.retimed |= answer
+            self.counts.retimed += len(task.retimed)
+            if task.heard is not None:
+                task.heard(task.place, dict(task.retimed))
         else:
             for place, judged in task.judged.items():
                 if right(judged):
@@ -262,8 +273,8 @@ class LocalReferee:
 
     # ---- deaths
 
-    def _bury(self, process: _Process, reason: str) -> None:
-        """Replace a process; what it had goes on, less the text that is to blame."""
+    def _bury(self, process: _Process, reason: str, fault: bool = False) -> None:
+        """Replace a process; what it had goes on, less the text that is to blame. fault: the judge owned up to it."""
         task = process.task
         log.warning("A judging process is replaced: %s", reason)
         _dismiss(process, 0.0)
@@ -276,15 +287,19 @@ class LocalReferee:
         if task is None:
             return
         task.deaths += 1
-        if task.job.retime and task.deaths > 1:
-            blamed = [] if task.faults == task.deaths else task.job.texts.values()
-            self._finish(task, {text: self._failed(reason) for text in blamed}, {})
-            return
-        if task.began is not None:
+        if task.job.retime and (fault or task.began is None):  # no program is to blame
+            task.began = None
+            if task.job.careful:
+                self._finish(task, {}, {})
+                return
+        elif task.began is not None:
             self._settle(task, task.began, self._failed(reason))
         elif task.deaths > DEATHS:
             raise BackendError(f"The prompt {task.job.prompt.case!r} ended {DEATHS} judging processes: {reason}")
         left = {place: text for place, text in task.job.texts.items() if place not in task.judged}
+        if task.job.retime and not left:
+            self._finish(task, {}, {})
+            return
         wanted = any(map(right, task.judged.values()))
         task.job = replace(task.job, texts=left, careful=True, baseline=wanted)
         self._waiting.appendleft(task)

@@ -23,7 +23,7 @@ from typing import Any
 
 from sparserl.errors import BackendError
 from sparserl.train.rl.nouns import Judged, Prompt, prompt_key
-from sparserl.train.rl.referee_local import Counts, LocalReferee, Request
+from sparserl.train.rl.referee_local import Counts, Heard, LocalReferee, Request
 from sparserl.train.rl.referee_worker import RefereeConfig
 
 log = logging.getLogger(__name__)
@@ -90,8 +90,13 @@ class RayReferee:
     def retime(self, prompt: Prompt, texts: Sequence[str], incumbent: str | None) -> dict[str, Judged]:
         return next(self.retime_many([(prompt, texts, incumbent)]))[1]
 
-    def retime_many(self, requests: Sequence[Request]) -> Iterator[tuple[int, dict[str, Judged]]]:
-        return self._each("retime", list(requests))
+    def retime_many(
+        self, requests: Sequence[Request], heard: Heard | None = None
+    ) -> Iterator[tuple[int, dict[str, Judged]]]:
+        for place, said in self._each("retime", list(requests)):
+            if heard is not None:
+                heard(place, said)
+            yield place, said
 
     def close(self) -> None:
         """End the actors, and the cluster if it was started here."""

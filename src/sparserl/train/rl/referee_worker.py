@@ -27,8 +27,8 @@ from typing import Any, Literal
 from sparserl import phases
 from sparserl.errors import BackendError, SparseRLError
 from sparserl.judge import plain, product
-from sparserl.judge.case import Race
 from sparserl.judge.evaluate import Case, Judge
+from sparserl.judge.race import Race
 from sparserl.judge.reference import FRESH_BELOW, Reference
 from sparserl.lifetime import leave_with
 from sparserl.matrix import Pattern
@@ -36,7 +36,7 @@ from sparserl.phases import phase
 from sparserl.records import MODES, Mode, Outcome, Verdict
 from sparserl.store import content_key
 from sparserl.train.cases import from_source
-from sparserl.train.rl.nouns import Judged, Prompt, prompt_key, raced_texts
+from sparserl.train.rl.nouns import Judged, Prompt, prompt_key
 
 Device = Literal["cuda", "sim"]
 PLACES = {"cuda": 14, "sim": 16}
@@ -129,8 +129,8 @@ class Job:
     """one at a time, each announced: after a death, so that the next one has a culprit"""
     baseline: bool = False
     """wanted even if none of the texts is right"""
-    incumbent: str | None = None
     retime: bool = False
+    """the texts are winners and the incumbent, to be timed side by side"""
 
 
 @dataclass
@@ -176,17 +176,21 @@ class GroupJudge:
                 phases.add(self.seconds, outcome.phases_s)
             return dict(self._baseline(job.prompt, held).times_us) if right else {}
 
-    def race(self, job: Job) -> dict[str, Judged]:
-        """The texts, the incumbent and the baseline side by side, longer; by text."""
+    def race(self, job: Job, told: Told) -> dict[str, Judged]:
+        """The texts and the baseline side by side, longer; by text."""
         with phase(self.seconds, "group"), phase(self.seconds, "retime"):
             held = self._held(job.prompt)
-            texts = raced_texts(job.texts.values(), job.incumbent)
             names = self._baseline(job.prompt, held).names
             with self._case(job.prompt, held) as case, _strictly(case, held):
-                try:
-                    return self._raced(case, texts, names)
-                except BackendError:  # together they broke the machine twice: each for itself
-                    return {text: self._raced_alone(case, text, names) for text in texts}
+                if not job.careful:
+                    with suppress(BackendError):  # together they broke the machine twice: each for itself
+                        return self._raced(case, [*job.texts.values()], names)
+                found = {}
+                for place, text in job.texts.items():
+                    told("began", place)
+                    found[text] = self._raced_alone(case, text, names)
+                    told("judged", place, found[text])
+                return found
 
     def close(self) -> None:
         self.judge.close()
@@ -248,11 +252,11 @@ class GroupJudge:
         key = prompt_key(prompt)
         if key not in self._baselines:
             with phase(self.seconds, "baseline"), self._case(prompt, held) as case:
-                names: Sequence[str] = case.baselines(every_order=True) or (plain.NAME,)
                 race = case.beside
                 if not race:
-                    race = case.race({}, names, self.config.modes, self.config.rounds, self.config.graph_ms)
-                names = _fastest(race, names, self.config.modes)
+                    known = case.baselines(every_order=True) or (plain.NAME,)
+                    race = case.race({}, known, self.config.modes, self.config.rounds, self.config.graph_ms)
+                names = _fastest(race, tuple(race), self.config.modes)
                 self._baselines[key] = _Baseline(_best_us(race, names, self.config.modes), tuple(names))
         return self._baselines[key]
 
@@ -341,7 +345,7 @@ def serve(descriptor: int) -> None:
 def _answer(judges: GroupJudge, job: Job, told: Told) -> tuple[Any, ...]:
     judges.seconds.clear()
     try:
-        answer = judges.race(job) if job.retime else judges.group(job, told)
+        answer = judges.race(job, told) if job.retime else judges.group(job, told)
     except BackendError as error:
         return "fault", str(error)
     except SparseRLError as error:  # the matrix can't be made: another process would fare no better

@@ -1,7 +1,8 @@
 """A referee without a machine: it says what was said when the rollouts of a folder were stored.
 
-A program that was judged on a prompt several times gets its verdicts in the order they were stored; once they have all
-been told, the last one stays. So a run that asks as the first one did hears what the first one heard.
+A program that was judged on a prompt several times gets its verdicts in the order that they were asked for: round by
+round, of a round all first turns, then all second ones, and variants of winners last. Once they have all been told, the
+last one stays. So a run that asks as the first one did hears what the first one heard.
 
 Not covered: programs that nobody wrote before. They raise StoreError, or get one verdict for all (`unknown`).
 """
@@ -10,11 +11,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
 from sparserl.errors import StoreError
 from sparserl.records import Verdict
-from sparserl.train.rl.nouns import Judged, Prompt, prompt_key, raced_texts
+from sparserl.train.rl.nouns import VARIED, Judged, Prompt, prompt_key, raced_texts
 from sparserl.train.rl.rollout_store import open_rollouts
 
 Key = tuple[str, str]
@@ -31,8 +33,10 @@ class ReplayReferee:
         self._retimed: dict[Key, deque[Judged]] = {}
         self._silent: set[str] = set()  # prompts of which a retiming once said nothing
         store = open_rollouts(folder)
-        for _, rollout in store.rollouts():
-            for turn in rollout.turns:
+        for _, group in groupby(store.rollouts(), key=lambda each: each[0]):
+            turns = [(each, at) for _, each in group for at in range(len(each.turns))]
+            for rollout, at in sorted(turns, key=lambda each: (each[0].origin == VARIED, each[1])):
+                turn = rollout.turns[at]
                 self._judged.setdefault((prompt_key(rollout.prompt), turn.text), deque()).append(turn.judged)
         for _, prompt, said in store.retimed():
             if not said:

@@ -10,17 +10,20 @@
 `retimed.jsonl` name them and are written after them, so that a run killed in between loses the line it was writing and
 no more. Tokens and their log-probabilities, most of the bytes, are stored only where asked for (`tokens`); without
 them a rollout comes back with none.
+
+A round that is broken off has no rollouts yet, and minutes of a GPU are in its verdicts: `Journal` has those as they
+were heard, until a checkpoint has the round.
 """
 
 from __future__ import annotations
 
-import json
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sparserl.errors import StoreError
-from sparserl.store import append_jsonl, read_jsonl, write_atomic
+from sparserl.store import append_jsonl, keep_jsonl, read_jsonl
 from sparserl.train.assess import text_sha
 from sparserl.train.rl.nouns import (
     Judged,
@@ -37,6 +40,8 @@ from sparserl.train.rl.nouns import (
 
 PROGRAMS, PROMPTS, ROLLOUTS, RETIMED = "programs.jsonl", "prompts.jsonl", "rollouts.jsonl", "retimed.jsonl"
 TOKENS = ("ids", "log_probs", "written")
+JOURNAL = "heard-{}.jsonl"
+"""by process"""
 FOLDER = "rollouts"
 """of a run's folder"""
 
@@ -70,16 +75,9 @@ class RolloutStore:
 
     def drop_after(self, round_: int) -> int:
         """Forget the rounds behind this one; returns how many lines that were. Texts stay: they may come again."""
-        dropped = 0
-        for name in (ROLLOUTS, RETIMED):
-            path = self.folder / name
-            records = read_jsonl(path)
-            kept = [record for record in records if record["round"] <= round_]
-            dropped += len(records) - len(kept)
-            if len(kept) < len(records):
-                lines = (json.dumps(each, separators=(",", ":"), allow_nan=False) + "\n" for each in kept)
-                write_atomic(path, "".join(lines).encode())
-        return dropped
+        return sum(
+            keep_jsonl(self.folder / name, lambda record: record["round"] <= round_) for name in (ROLLOUTS, RETIMED)
+        )
 
     def rollouts(self) -> Iterator[tuple[int, Rollout]]:
         """All of them with their rounds, in the order they were added."""
@@ -132,3 +130,44 @@ class RolloutStore:
         if key not in named:
             raise StoreError(f"{self.folder / file} has no line '{key}', which a rollout names. Restore the file.")
         return named[key]
+
+
+class Journal:
+    """What a referee said since the last checkpoint, on disk as it is heard, with the round that it was heard in.
+
+    A round that is played again is told it again, each answer once: what was judged twice has two. One writer.
+    """
+
+    def __init__(self, folder: Path, rank: int = 0) -> None:
+        self.path, self.round = folder / JOURNAL.format(rank), 0
+        self._judged: dict[tuple[int, str, str], deque[Judged]] = {}
+        self._retimed: dict[tuple[int, str, tuple[str, ...]], deque[dict[str, Judged]]] = {}
+        for record in read_jsonl(self.path):
+            round_, key = record["round"], record["prompt"]
+            said = {text: judged_from_record(each) for text, each in record["judged"].items()}
+            if "raced" in record:
+                self._retimed.setdefault((round_, key, tuple(record["raced"])), deque()).append(said)
+                continue
+            for text, judged in said.items():
+                self._judged.setdefault((round_, key, text), deque()).append(judged)
+
+    def judged(self, key: str, texts: Sequence[str], take: bool = True) -> dict[str, Judged]:
+        """What was said of these texts on the prompt of this key, in this round. take: it is not told again."""
+        there = {text: said for text in dict.fromkeys(texts) if (said := self._judged.get((self.round, key, text)))}
+        return {text: said.popleft() if take else said[0] for text, said in there.items()}
+
+    def retimed(self, key: str, raced: Sequence[str]) -> dict[str, Judged] | None:
+        """What the retiming of just these texts came to. It is not told again."""
+        said = self._retimed.get((self.round, key, tuple(raced)))
+        return said.popleft() if said else None
+
+    def hear(self, key: str, judged: Mapping[str, Judged], raced: Sequence[str] | None = None) -> None:
+        """Write down an answer. raced: the texts of a retiming, which may have said nothing of some."""
+        record: dict[str, Any] = {"round": self.round, "prompt": key}
+        record |= {"judged": {text: judged_to_record(each) for text, each in judged.items()}}
+        append_jsonl(self.path, record if raced is None else {**record, "raced": list(raced)})
+
+    def drop_before(self, round_: int) -> None:
+        """A checkpoint has the rounds before this one."""
+        if keep_jsonl(self.path, lambda record: record["round"] >= round_) and not read_jsonl(self.path):
+            self.path.unlink()

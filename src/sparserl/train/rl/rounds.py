@@ -10,12 +10,13 @@ A round is a function of (seed, round, weights, archive, results) and of what th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import groupby
 from math import log
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from sparserl.train.rl.episodes import Player, Reward, episode_reward, log_speed
 from sparserl.train.rl.explore import Elites, pair_of
 from sparserl.train.rl.nouns import VARIED, Judged, Prompt, Rollout
 from sparserl.train.rl.referee import EagerReferee, Request, retime_all
+from sparserl.train.rl.remembering import TimeUpError
 from sparserl.train.rl.rollout_store import open_rollouts
 from sparserl.train.rules import FAILURE
 from sparserl.train.withheld import withheld_text
@@ -58,12 +60,22 @@ class Played:
     elites: Elites
     results: Results
 
+    def copy(self) -> Played:
+        """One that a round can change while this one stays as it is."""
+        elites, results = Elites(self.elites.modes), Results(dict(self.results.seen))
+        elites.cells, elites.pairs = dict(self.elites.cells), dict(self.elites.pairs)
+        results.lines = {pair: dict(earned) for pair, earned in self.results.lines.items()}
+        return Played(elites, results)
+
     def incumbents(self) -> dict[tuple[str, str], str]:
         """The fastest program known by pair of case and problem."""
         return {pair: elite.text for pair, elite in self.elites.pairs.items()}
 
 
 Retiming = tuple[Prompt, dict[str, Judged]]
+Longer = tuple[int, Prompt, dict[str, Judged]]
+"""the group, too"""
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -87,7 +99,10 @@ class Draws(Protocol):
 def play_round(
     number: int, curriculum: Draws, player: Player, played: Played, *, config: RLConfig, crew: Crew
 ) -> Round:
-    """A whole round, the same in every process; `played` is brought up to date."""
+    """A whole round, the same in every process; `played` is brought up to date.
+
+    Raises TimeUpError, in every process, where one of them has no time left: then nothing is.
+    """
     prompts = curriculum.round(number, played.results)
     mine = crew.share(prompts)
     retimings = Retimings(player, played.incumbents(), config)
@@ -97,15 +112,29 @@ def play_round(
         for turn in (turn for each in members for turn in each.turns):
             skeleton_of(turn.text)  # for the figures of the round: it is remembered, and others are being judged
 
-    own = player.play(mine, seed_of(config.loop.seed, number, crew.rank), done) if mine else []
+    def heard() -> tuple[list[Rollout], list[Longer]]:
+        seed = seed_of(config.loop.seed, number, crew.rank)
+        return player.play(mine, seed, done) if mine else [], retimings.told()
+
+    own, told = in_time(crew, heard)
     own = [replace(each, group=crew.rank + crew.count * each.group) for each in own]
-    again = [(crew.rank + crew.count * group, prompt, judged) for group, prompt, judged in retimings.told()]
+    again = [(crew.rank + crew.count * group, prompt, judged) for group, prompt, judged in told]
     brief = sorted(crew.gather(own), key=lambda each: each.group)
     all_again = sorted(crew.gather(again), key=lambda each: each[0])
     longer = {group: judged for group, _, judged in all_again}
     rollouts = [with_longer(each, longer.get(each.group, {}), player.reward) for each in brief]
     remember(number, rollouts, played, config)
     return Round(rollouts, brief, [(prompt, judged) for _, prompt, judged in all_again])
+
+
+def in_time(crew: Crew, hear: Callable[[], Found]) -> Found:
+    """What is heard; TimeUpError in all processes where one of them ran out of time, as they wait for each other."""
+    found: list[Found] = []
+    with suppress(TimeUpError):
+        found.append(hear())
+    if not all(crew.gather([len(found)])):
+        raise TimeUpError
+    return found[0]
 
 
 class Retimings:
@@ -128,7 +157,7 @@ class Retimings:
             if isinstance(referee, EagerReferee) and referee.eager:
                 self._begun.append(referee.retime_many([request]))
 
-    def told(self) -> list[tuple[int, Prompt, dict[str, Judged]]]:
+    def told(self) -> list[Longer]:
         """(group, prompt, longer timings by text)."""
         if not self._begun:
             self._asked.sort(key=lambda each: -self._player.load(each[1][0], len(each[1][1])).seconds())

@@ -32,32 +32,28 @@ Asked = tuple[RLConfig, Places]
 def several(runs: Sequence[Asked], watch: Watch | None = None, budget_s: float = 0.0) -> Iterator[Finished]:
     """What came of each run, as they get done; those that are done already are left out.
 
-    budget_s: for all of them together, 0: no limit. When it is spent, the last one told of is not complete. A run is
-    not begun if there is less time than a round of the one before took.
+    budget_s: for all of them together, 0: no limit. When it is spent, the last one told of is not complete.
     """
+    clock_s = time.monotonic()
     check_alike(runs)
     for _, places in runs:
         read_config(policy_folder(places.weights))  # before minutes are spent on the others
     left = [run for run in runs if not is_done(*run)]
     if not left:
         return
-    began_s, (config, places) = time.monotonic(), runs[0]
+    config, places = runs[0]
     crew = open_crew(cpu=device_of(config.loop.device).type == "cpu")
     with closing(open_judge(config, replace(places, known=known_to(runs)), crew, remember=True)) as referee:
-        round_s = 0.0
-        for asked, each in left:
-            left_s = max(1e-3, budget_s - (time.monotonic() - began_s))  # a run that begins plays one round at least
-            if budget_s and round_s > left_s:
-                yield Finished(each.out, 0, asked.rounds, 0, 0.0, {})
+        for at, (asked, each) in enumerate(left):
+            if at and budget_s and crew.told(time.monotonic() - clock_s > budget_s):
+                yield Finished(each.out, rounds_done(each), asked.rounds, 0, 0.0, {})
                 return
-            own = replace(asked, loop=replace(asked.loop, budget_s=left_s)) if budget_s else asked
-            before = rounds_done(each)
+            own = replace(asked, loop=replace(asked.loop, budget_s=budget_s)) if budget_s else asked
             with open_table(own, each, crew, referee) as table:
-                found = train(own, each, table, crew, watch)
+                found = train(own, each, table, crew, watch, clock_s=clock_s if budget_s else None)
             yield found
             if not found.complete:
                 return
-            round_s = found.seconds / max(1, found.step - before)
             gc.collect()  # captured graphs hold their memory until then
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()

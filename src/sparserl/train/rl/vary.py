@@ -21,7 +21,7 @@ from sparserl.train.rl.explore import pair_of
 from sparserl.train.rl.nouns import VARIED, Judged, Prompt, Rollout, Turn
 from sparserl.train.rl.referee import Referee, Request, retime_all
 from sparserl.train.rl.remembering import Groups
-from sparserl.train.rl.rounds import Played, Retiming, Round, remember_varied, seed_of, with_longer
+from sparserl.train.rl.rounds import Played, Retiming, Round, in_time, remember_varied, seed_of, with_longer
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,10 @@ class Varied:
 
 
 def vary(number: int, found: Round, played: Played, player: Player, *, config: RLConfig, crew: Crew) -> Varied:
-    """The variants of round `number`, the same in every process; `played` is brought up to date."""
+    """The variants of round `number`, the same in every process; `played` is brought up to date.
+
+    Raises TimeUpError as `play_round` does.
+    """
     if not config.varied:
         return Varied()
     prompts = {each.group: each.prompt for each in found.rollouts}
@@ -46,7 +49,7 @@ def vary(number: int, found: Round, played: Played, player: Player, *, config: R
         tries=1 + config.varied, batch=config.varied, modes=config.play.modes,
         seed=seed_of(config.loop.seed, number, 13),
     )  # fmt: skip
-    climbs = climb([(prompt, text) for _, prompt, text in mine], referee, own)
+    climbs = in_time(crew, lambda: climb([(prompt, text) for _, prompt, text in mine], referee, own))
     tried = [(group, _rollouts(group, each, player.reward)) for (group, _, _), each in zip(mine, climbs, strict=True)]
     rollouts = [each for _, part in sorted(crew.gather(tried), key=lambda part: part[0]) for each in part]
     retimings = crew.gather(referee.noted)
