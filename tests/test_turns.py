@@ -263,19 +263,16 @@ def test_a_script_makes_what_arms_of_an_ablation_begin_with(fresh: Path, tmp_pat
     wrong = script("within")
     assert wrong.returncode == 2 and "blind turns with without" in wrong.stderr
     assert script("--prepare").stdout == f"{out}/samples.npz: 4 matrices\n" and not (out / "turns").exists()
-    some = script("--epochs", "3", "without", "--", *options)
-    assert some.returncode == 0, some.stdout[-3000:] + some.stderr[-3000:]
-    assert {each.name for each in out.iterdir() if each.is_dir()} == {"without"}
-    assert read_json(out / "without" / "1-0-without" / "config.json")["epochs"] == 3
-    done = script("--epochs", "3", "--", *options)
+    done = script("--epochs", "1", "--", *options)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    assert read_json(out / "without" / "1-0-without" / "config.json")["epochs"] == 1
     begun = {"blind": "sft", "turns": "turns", "with/1-0-with": "sft", "without/1-0-without": "sft"}
     told = {folder: read_config(out / folder / "policy") for folder in begun}
     assert {folder: each["notes"]["stage"] for folder, each in told.items()} == begun
     assert [told[folder]["size"]["encoder"]["source"] for folder in ("blind", "turns")] == ["blind", "matrix"]
     lines = [read_jsonl(out / each / "worth.jsonl") for each in ("with", "without")]
     assert [[each["pretrained"] for each in some] for some in lines] == [[True], [False]]
-    assert script("--epochs", "3", "--budget", "600", "--", *options).returncode == 0
+    assert script("--epochs", "1", "--budget", "600", "--", *options).returncode == 0
     assert [read_jsonl(out / each / "worth.jsonl") for each in ("with", "without")] == lines, "nothing is done twice"
 
 
