@@ -152,6 +152,17 @@ def some_texts() -> list[str]:
     return [good, wrong, nonsense, WAITING, good, WAITING]
 
 
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_timing_waits_for_the_spare_where_no_other_process_could_start_one(
+    pooled: bool, judge: Judge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, settled = judge.open(pattern_of(60, 50), Problem(), seed=1, pooled=pooled), []
+    as_on_a_gpu(case, monkeypatch)
+    monkeypatch.setattr(case._desk.sandbox, "settle", lambda: settled.append(True))
+    assert only(case.judge([plain(Problem())])).correct
+    assert bool(settled) is not pooled
+
+
 def test_programs_timed_together_get_the_verdicts_they_get_alone(judge: Judge, monkeypatch: pytest.MonkeyPatch) -> None:
     pattern, told = pattern_of(60, 50), []
     alone = judge.open(pattern, Problem(), seed=1).judge(some_texts())

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Pipe
 from pathlib import Path
 from threading import Thread
@@ -17,8 +18,9 @@ import numpy as np
 import pytest
 
 from sparserl.errors import BackendError
-from sparserl.judge import channel
+from sparserl.judge import channel, worker
 from sparserl.judge.sandbox import Sandbox, WorkerError
+from sparserl.judge.turn import Turn
 
 
 @pytest.fixture(scope="module")
@@ -156,18 +158,47 @@ def test_lockdown_leaves_nothing_writable_but_the_workers_folder(tmp_path: Path)
         assert "outside refused" in said and not outside.exists()
 
 
-def test_only_the_first_worker_asks_for_the_machine_alone() -> None:
-    """What a spare measures counts for nothing, so those at work need not stand still for it."""
+def test_only_the_first_worker_measures_the_machine() -> None:
+    """Nobody would use what a spare measures, and those at work would stand still for it."""
     sandbox = Sandbox("sim", limit_s=5.0)
     try:
-        first, spare = sandbox._worker, sandbox._spare
-        assert first is not None and spare is not None
-        assert [str(each.process.args[-1]).endswith("True))") for each in (first, spare)] == [True, False]  # type: ignore[index]
-        device = sandbox.device
+        spare, device = sandbox._spare, sandbox.device
+        assert sandbox.hello.device == device and device.backend == "sim"
         sandbox.restart()
-        assert sandbox._worker is spare and sandbox.device is device
+        assert sandbox._worker is spare and sandbox.hello.device is None and sandbox.device is device
     finally:
         sandbox.close()
+
+
+def test_a_worker_reads_the_library_before_its_first_turn(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """In a turn all that time on the GPU would wait for the disk."""
+    told: list[str] = []
+
+    class Told(Turn):
+        @contextmanager
+        def shared(self) -> Iterator[None]:
+            told.append("a turn begins")
+            yield
+            told.append("it ends")
+
+        @contextmanager
+        def exclusive(self) -> Iterator[None]:
+            raise AssertionError("a spare needs no turn alone")
+            yield
+
+    def refused(*_: object) -> None:
+        told.append("the backend is made")
+        raise BackendError("there is none")
+
+    monkeypatch.setattr(worker, "Turn", Told)
+    monkeypatch.setattr(worker, "gpu_of", lambda backend: "")
+    monkeypatch.setattr(worker, "make_backend", refused)
+    monkeypatch.setattr(worker.os, "chdir", lambda folder: None)
+    monkeypatch.setattr("sparserl.backends.cusparse.load", lambda: told.append("cuSPARSE is read"))
+    ours, theirs = Pipe()
+    worker.main(os.dup(theirs.fileno()), "cuda", str(tmp_path), 5.0, False)
+    assert channel.receive(ours) == ("broken", "there is none")
+    assert told == ["cuSPARSE is read", "a turn begins", "the backend is made"]
 
 
 def test_what_a_worker_spent_that_is_replaced_though_it_is_well_is_not_forgotten() -> None:

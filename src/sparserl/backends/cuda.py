@@ -112,7 +112,7 @@ class CudaBackend(CudaMemory):
 
     @cached_property
     def bench(self) -> Bench:
-        """What times things; the first use measures the L2."""
+        """What times things."""
         return Bench(self.stream, self.instruments, self.alloc, self.l2_bytes)
 
     @cached_property

@@ -211,7 +211,7 @@ class _Library:
     """libcusparse, one handle, and the stream that the handle was given last."""
 
     def __init__(self) -> None:
-        self.c = _load()
+        self.c = load()
         self.handle = ctypes.c_void_p()
         self._stream = -1
         self.check("cusparseCreate", ctypes.byref(self.handle))
@@ -238,7 +238,8 @@ def _library() -> _Library:
         raise BackendError(f"cuSPARSE can't be started ({refused}).") from refused
 
 
-def _load() -> ctypes.CDLL:
+@functools.cache
+def load() -> ctypes.CDLL:
     """The one that torch loads, or has loaded; else one that the machine knows or the CUDA toolkit has."""
     name = "libcusparse.so.12"
     for candidate in _places(name):

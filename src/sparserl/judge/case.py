@@ -53,6 +53,7 @@ class Case:
         self.reference = Reference(pattern, problem, seed, pooled)
         self._modelled = self.device.backend == "sim"
         self._together = POOLED if pooled else TOGETHER
+        self._pooled = pooled
         self._compiler, self._packs = compiler, Packs(pattern)
         self._desk = Desk(problem, self._packs, sandbox)
         self._twins = Twins(pattern, problem, self.device.sms, seed)
@@ -362,7 +363,7 @@ class Case:
             desk.call("place", name=entry.name, check=desk.handed(self._steady))
         if not all(map(desk.holds, entries.values())):
             raise BackendError(f"The layouts of {len(entries)} programs don't fit in the worker together: race fewer.")
-        if not self._modelled:
+        if not self._modelled and not self._pooled:  # beside a pooled one the spares of other processes start, too
             desk.sandbox.settle()
         names = [entry.name for entry in entries.values()] + list(library)
         out: dict[str, Timings] = {name: {} for name in [*entries, *library]}

@@ -40,7 +40,8 @@ class WorkerError(Exception):
 class Hello:
     """What a worker says when it is ready."""
 
-    device: Device
+    device: Device | None
+    """as it was measured; None of a spare, which measures nothing"""
     lockdown: str
 
 
@@ -66,10 +67,12 @@ class Sandbox:
         self._counting = 0  # the generation that was asked for its memory last
         self._spare: _Process | None = None
         self._worker: _Process | None = None
-        self._worker = self._start(alone=True)
+        self._worker = self._start(measures=True)
         self._ready(self._worker)
-        self.device = self.hello.device
-        """as the first worker measured it, alone on the machine; a spare starts beside other work"""
+        device = self.hello.device
+        assert device is not None
+        self.device = device
+        """as the first worker measured it, alone on the machine"""
 
     @property
     def hello(self) -> Hello:
@@ -106,7 +109,7 @@ class Sandbox:
         raise RuntimeError(f"The judge's worker failed at '{command}', which is a fault of the judge:\n{answer}")
 
     def settle(self) -> None:
-        """Wait until the spare is up: a process that starts on the same GPU would disturb a timing."""
+        """Wait until the spare is up: a process that starts on the same machine might disturb a timing."""
         if self._spare is not None and self._spare.hello is None:
             try:
                 self._greet(self._spare)
@@ -151,13 +154,13 @@ class Sandbox:
         self._worker = self._spare = None
         self._interrupted = False
 
-    def _start(self, alone: bool = False) -> _Process:
+    def _start(self, measures: bool = False) -> _Process:
         ours, theirs = Pipe()
         folder = Path(tempfile.mkdtemp(prefix="sparserl-worker-"))
         root = str(Path(__file__).parents[2])
         path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
         quiet = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"} if self.backend == "sim" else {}
-        arguments = (theirs.fileno(), self.backend, str(folder), self.limit_s, alone)
+        arguments = (theirs.fileno(), self.backend, str(folder), self.limit_s, measures)
         # not -m: then the worker's classes would be those of __main__, which this process doesn't have
         code = f"from sparserl.judge.worker import main; main(*{arguments!r})"
         with (folder / "said.txt").open("wb") as said:

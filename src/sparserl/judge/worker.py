@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 
 from sparserl.backends.backend import Backend, Binary, Buffer, Executable, Job, Later, Part, RunReport, TimingPlan
 from sparserl.backends.driver import StickyError
-from sparserl.errors import NoRoomError, SparseRLError
+from sparserl.errors import BackendError, NoRoomError, SparseRLError
 from sparserl.judge import channel
 from sparserl.judge.handed import Asked, Check, kept_as
 from sparserl.judge.holdings import Hash, Loaded, Structure, hashes_of, touched
@@ -338,17 +338,29 @@ def make_backend(name: str, limit_s: float) -> Backend:
     return CudaBackend(solo=True)
 
 
-def main(descriptor: int, backend: str, folder: str, limit_s: float, alone: bool) -> None:
-    """alone: what it measures of the GPU counts, so nobody else may be at work there; a spare's doesn't."""
+def read_library() -> None:
+    """cuSPARSE, from the disk, before it is needed: that is the host's work, and must not be done in a turn."""
+    from sparserl.backends import cusparse
+
+    with suppress(BackendError):  # who asks for the variants is told
+        cusparse.load()
+
+
+def main(descriptor: int, backend: str, folder: str, limit_s: float, measures: bool) -> None:
+    """measures: it measures the machine, alone there. A spare doesn't: while it starts on a GPU no process can time."""
     connection = Connection(descriptor)
     os.chdir(folder)
     # the folder's parent, because the temporary folder of this process is `folder`, which nobody shares
     turn = Turn(gpu_of(backend), Path(folder).parent, lambda what: channel.send(connection, (what, None)))
     try:
+        if backend == "cuda":
+            read_library()
         with turn.shared():
             machine = Machine(make_backend(backend, limit_s), turns=turn.phases_s)
-        with turn.exclusive() if alone else turn.shared():  # it measures the L2
-            device = machine.backend.device()
+        device = None
+        if measures:
+            with turn.exclusive():
+                device = machine.backend.device()
         give_turns(machine.backend, turn)
         applied = lockdown(folder) if backend == "sim" else "none (programs run on the device only)"
     except SparseRLError as error:
