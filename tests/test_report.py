@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from report_reader import Reader, read
 from report_records import PROBLEMS, records
 from sparserl import cli
-from sparserl.bench.figures import standings, summary
+from sparserl.bench.figures import paid_after, standings, summary
 from sparserl.bench.plots import Point
 from sparserl.bench.run import COSTS
 from sparserl.errors import StoreError
@@ -267,8 +267,8 @@ def test_what_tuning_costs_is_said_with_its_own_set_its_size_and_its_process(eve
 def test_a_tuning_that_failed_never_pays() -> None:
     three = [s for s in standings(records(12, problems=PROBLEMS[:1])) if s.mode == "solver"]
     failed = next(s for s in three if s.failed)
-    assert paid.after([failed]) == float("inf")
-    assert paid.after([failed, failed, next(s for s in three if not s.failed)]) == float("inf")
+    assert paid_after([failed]) == float("inf")
+    assert paid_after([failed, failed, next(s for s in three if not s.failed)]) == float("inf")
 
 
 def test_the_picture_says_what_the_page_begins_with_and_has_every_matrix(tmp_path: Path) -> None:

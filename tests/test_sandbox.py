@@ -179,12 +179,6 @@ def test_a_worker_reads_the_library_before_its_first_turn(monkeypatch: pytest.Mo
         def shared(self) -> Iterator[None]:
             told.append("a turn begins")
             yield
-            told.append("it ends")
-
-        @contextmanager
-        def exclusive(self) -> Iterator[None]:
-            raise AssertionError("a spare needs no turn alone")
-            yield
 
     def refused(*_: object) -> None:
         told.append("the backend is made")

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from sparserl.bench import breakeven
 from sparserl.bench.bars import Bar
 from sparserl.bench.digest import figure
-from sparserl.bench.figures import Standing
+from sparserl.bench.figures import Standing, paid_after
 from sparserl.bench.tables import geometric_mean
 from sparserl.bench.wanted import Known
 
@@ -43,7 +43,7 @@ def bars(alone: Tunings, listed: Known) -> list[Bar]:
     return [
         Bar(PROBLEM, "a tune of a million nonzeros, seconds (median)", _median(seconds), TUNING_S, least=False,
             beside=worst, count=len(million), expected=len(among)),
-        Bar(PROBLEM, "products until tuning has paid (median)", _median(_paid(here)), BREAK_EVEN, least=False,
+        Bar(PROBLEM, "products until tuning has paid (median)", paid_after(here), BREAK_EVEN, least=False,
             count=len(here), expected=len(listed)),
     ]  # fmt: skip
 
@@ -60,19 +60,13 @@ def rows(by_candidates: Mapping[int, Tunings], listed: Known) -> list[list[str]]
             made.append([
                 str(candidates), f"10^{decade} to 10^{decade + 1}", f"{len(here)}/{len(members)}",
                 figure(geometric_mean(s.speedup for s in here)), figure(_median(seconds)),
-                figure(max(seconds, default=None)), _products(_median(_paid(here))),
+                figure(max(seconds, default=None)), _products(paid_after(here)),
             ])  # fmt: skip
     return made
 
 
 def _seconds(found: Sequence[Standing]) -> list[float]:
     return [s.tuning_s for s in found if s.tuning_s is not None]
-
-
-def _paid(found: Sequence[Standing]) -> list[float]:
-    """Products of each; infinite where there is no operator to pay for it. Modelled times pay for nothing."""
-    known = [math.inf if s.failed else breakeven.of(s) for s in found if s.source != "modelled"]
-    return [each for each in known if each is not None]
 
 
 def _median(values: Sequence[float]) -> float | None:

@@ -13,6 +13,7 @@ Not covered: pictures and pages, which take these figures; the bars of the refer
 
 from __future__ import annotations
 
+import math
 import re
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -248,6 +249,14 @@ def _interval(group: Sequence[Standing], value: Callable[[Standing], float | Non
     """Of those that have the figure."""
     there = [(found, s.cluster) for s in group if (found := value(s)) is not None]
     return interval([each for each, _ in there], [cluster for _, cluster in there])
+
+
+def paid_after(found: Iterable[Standing]) -> float | None:
+    """The median number of products until tuning has paid: never, where there is no operator to pay for it. Modelled
+    times pay for nothing."""
+    known = [math.inf if s.failed else breakeven.of(s) for s in found if s.source != "modelled"]
+    there = [each for each in known if each is not None]
+    return statistics.median(there) if there else None
 
 
 def groups(found: Sequence[Standing]) -> Iterator[tuple[str, list[Standing]]]:

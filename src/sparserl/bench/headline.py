@@ -31,10 +31,11 @@ def block(folder: Path, beside: Path) -> str:
 def markdown(found: Sequence[Standing], about: Record, picture: str = "") -> str:
     """Groups of held-out matrices down, problems across, between the markers; what training saw comes last."""
     names = problems(found)  # type: ignore[arg-type]  # it reads `problem` alone
+    chained = {s.problem for s in found if s.mode == "chain"}
     head = ["matrices", "count"]
     for first, problem in enumerate(names):
-        chain = any(s.problem == problem and s.mode == "chain" for s in found)
-        head += [problem.removesuffix(" row row")] + ["chain"] * chain + ["over CSR", "won", "lowest"] * (not first)
+        head += [problem.removesuffix(" row row")] + ["chain"] * (problem in chained)
+        head += ["over CSR", "won", "lowest"] * (not first)
     lines = ["| " + " | ".join(head) + " |", "|---" + "|---:" * (len(head) - 1) + "|"]
     for title, members in _rows(found):
         count, cells = 0, []
@@ -42,9 +43,9 @@ def markdown(found: Sequence[Standing], about: Record, picture: str = "") -> str
             here = [s for s in members if s.problem == problem]
             solver = summary([s for s in here if s.mode == "solver"])
             cells.append(figure(solver.speedup.value if solver.speedup else None))
-            if any(s.problem == problem and s.mode == "chain" for s in found):
-                chained = summary([s for s in here if s.mode == "chain"]).speedup
-                cells.append(figure(chained.value if chained else None))
+            if problem in chained:
+                chain = summary([s for s in here if s.mode == "chain"]).speedup
+                cells.append(figure(chain.value if chain else None))
             if not first:
                 count = solver.count + solver.failed
                 won = "–" if solver.wins is None else f"{100 * solver.wins:.0f} %"
@@ -62,7 +63,6 @@ def _rows(found: Sequence[Standing]) -> list[tuple[str, list[Standing]]]:
     held = [s for s in found if s.headline]
     rows = [(group.title, [s for s in held if group.holds(s)]) for group in GROUPS]
     solver = [s for s in found if s.mode == "solver"]
-    trained = {id(s) for title, members in groups(solver) if title == "trained on" for s in members}
-    seen = {s.matrix for s in solver if id(s) in trained}
+    seen = {s.matrix for title, members in groups(solver) if title == "trained on" for s in members}
     rows.append(("trained on", [s for s in found if s.matrix in seen]))
     return [(title, members) for title, members in rows if members]

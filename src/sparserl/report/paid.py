@@ -5,14 +5,13 @@ Not covered: which matrices a benchmark has. Those that stand beside another sho
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 from sparserl.bench import breakeven
-from sparserl.bench.figures import Standing
+from sparserl.bench.figures import Standing, paid_after
 from sparserl.bench.tables import geometric_mean
 from sparserl.report.board import Board
 from sparserl.report.words import count, figure, ratio
@@ -66,14 +65,6 @@ def spent(boards: Sequence[Board], problem: str) -> Spent | None:
     return None
 
 
-def after(found: Sequence[Standing]) -> float | None:
-    """The median number of products until tuning has paid: never, where there is no operator to pay for it. Modelled
-    times pay for nothing."""
-    known = [math.inf if s.failed else breakeven.of(s) for s in found if s.source != "modelled"]
-    there = [each for each in known if each is not None]
-    return statistics.median(there) if there else None
-
-
 def label(board: Board) -> str:
     """'nano, 16 candidates'."""
     tried = board.about.get("candidates")
@@ -88,6 +79,6 @@ def _cells(found: Sequence[Standing]) -> str:
         str(len(found)) if found else "–",
         ratio(geometric_mean(s.speedup for s in found)),
         figure(statistics.median(seconds) if seconds else None),
-        count(after(found)),
+        count(paid_after(found)),
     )
     return "".join(f'<td class="number">{each}</td>' for each in shown)

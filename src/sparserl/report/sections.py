@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from sparserl.bench.costs import MILLION
-from sparserl.bench.figures import Standing, Summary, groups, summary
+from sparserl.bench.figures import Standing, Summary, groups, paid_after, summary
 from sparserl.bench.page_sections import title_of
 from sparserl.report import paid, peer_table, plotted, table
 from sparserl.report.board import Board, Entry
@@ -157,13 +157,13 @@ def _spent(spent: Spent, mode: str) -> str:
     """What tuning costs, with the set that this was measured on: it may be another than the headline's."""
     here = [s for s in spent.standings if s.mode == mode]
     near = [s for s in here if MILLION[0] <= s.nonzeros <= MILLION[1]]
-    seconds, paid_after = summary(near or here).tuning_s, paid.after(here)
+    seconds, after = summary(near or here).tuning_s, paid_after(here)
     pairs = []
     if seconds is not None:
         size = "about a million nonzeros" if near else "any size"
         pairs.append((f"to tune a matrix of {size}, median of {len(near or here)}", f"{seconds:.1f} s"))
-    if paid_after is not None:
-        pairs.append((f"products until tuning has paid, median of {len(here)}", count(paid_after)))
+    if after is not None:
+        pairs.append((f"products until tuning has paid, median of {len(here)}", count(after)))
     if not pairs:
         return ""
     which = "the matrices of this page" if spent.own else "a set of their own"
