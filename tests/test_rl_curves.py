@@ -427,9 +427,12 @@ def test_the_training_script_goes_through_every_stage(tmp_path: Path) -> None:
 
 
 def test_the_commands_of_a_stage_share_its_budget(tmp_path: Path) -> None:
-    """Three races of one stage, and three splits: each has what those before it have left."""
+    """Three races of one stage, and three splits: each has what those before it have left.
+
+    A shell's clock has whole seconds: of four a nap of 2.1 leaves one or two, and a second nap none.
+    """
     slow = tmp_path / "sparserl"
-    slow.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *--share*) ;; *) sleep 1.1 ;; esac\n')
+    slow.write_text('#!/bin/sh\necho "$@"\ncase "$*" in *--share*) ;; *) sleep "${NAP:-1.1}" ;; esac\n')
     slow.chmod(0o755)
     (tmp_path / "sft").mkdir()
     (tmp_path / "sft" / "weights.safetensors").write_bytes(b"")
@@ -438,8 +441,8 @@ def test_the_commands_of_a_stage_share_its_budget(tmp_path: Path) -> None:
     budgets = [int(row.split("--budget ")[1].split()[0]) for row in said.splitlines() if "--budget" in row]
     assert len(budgets) == 3 and budgets[0] >= 99 and budgets[0] > budgets[1] > budgets[2] >= 90
     done = subprocess.run(
-        ["bash", str(ROOT / "runs" / "rl.sh"), str(out), *map(str, words), "2", "eval"],
-        env={**os.environ, "SPARSERL": str(slow), "PYTHON": sys.executable, "RACES": "1"},
+        ["bash", str(ROOT / "runs" / "rl.sh"), str(out), *map(str, words), "4", "eval"],
+        env={**os.environ, "SPARSERL": str(slow), "PYTHON": sys.executable, "RACES": "1", "NAP": "2.1"},
         capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert done.returncode == TRY_AGAIN and "call again" in done.stdout, done.stderr
