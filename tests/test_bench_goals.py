@@ -254,7 +254,7 @@ def script(out: Path, *words: str, code: int = 0) -> str:
 def test_the_script_measures_side_by_side_says_what_tuning_costs_and_makes_the_page(tmp_path: Path) -> None:
     out = tmp_path / "bench"
     assert "no stage 'none'" in script(out, "none", code=2)
-    assert "time is up before cost" in script(out, "--budget", "1", "spmv", "cost", code=TRY_AGAIN)
+    assert "time is up before cost" in script(out, "--budget", "2", "spmv", "cost", code=TRY_AGAIN)
     before = (out / "bench.jsonl").read_bytes()
     readme = tmp_path / "README.md"
     readme.write_text(f"{BEGIN}\n{END}\n")
