@@ -42,6 +42,11 @@ def test_a_large_table_is_put_away_as_columns_and_later_records_join_it(tmp_path
         (away,) = archive.pack(tmp_path)
         assert not plain.exists()
     assert archive.read(tmp_path, "explored") == [record(number) for number in (*range(5), *range(5, 11))]
+    unpacked = archive._zstandard(away).ZstdDecompressor().decompressobj().decompress(away.read_bytes())
+    (tmp_path / "unpacked").mkdir()
+    here = tmp_path / "unpacked" / "explored.jsonl"  # as the error of a machine without the library asks for
+    here.write_bytes(unpacked + json.dumps(record(11)).encode() + b"\n")
+    assert archive.read(here.parent, "explored") == [record(number) for number in range(12)]
     away.write_bytes(archive._zstandard(away).ZstdCompressor().compress(b'{"column": "a", "names": [], "at": [3]}\n'))
     with pytest.raises(StoreError, match="Restore the file"):
         archive.read(tmp_path, "explored")

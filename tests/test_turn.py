@@ -193,6 +193,51 @@ def test_after_a_timing_the_next_one_lets_others_pass_for_a_while(
     assert 0.1 < timing.phases_s["waiting"] < 10.0, "it is not kept waiting when nobody is there"
 
 
+def test_nobody_is_kept_out_for_who_takes_long_as_no_timing_could_begin(taker: Taker, tmp_path: Path) -> None:
+    (_, timing), (_, late) = taker("exclusive"), taker("shared")
+    first, second = Turn(GPU, tmp_path), Turn(GPU, tmp_path)
+    with second.shared(), second.lengthy():
+        with first.shared(), first.lengthy():
+            timing.send("go")
+            assert expect(timing) == "waiting"
+        time.sleep(0.2)  # the first one is done: the second one still says so
+        late.send("go")
+        assert expect(late) == "in", "it waited for a timing that can't begin"
+        assert not timing.poll(0.1)
+        leave(late)
+    assert (expect(timing), expect(timing)) == ("began", "in")
+    leave(timing)
+
+
+def test_who_takes_long_says_so_after_a_while_and_no_longer_than_it_lasts(tmp_path: Path) -> None:
+    inside, timing = Turn(GPU, tmp_path), Turn(GPU, tmp_path)
+    later = time.monotonic() + 60
+    with inside.shared(), inside.lengthy(0.3):
+        assert not timing._takes_long(later)
+        time.sleep(0.6)
+        assert timing._takes_long(later) and not timing._takes_long(time.monotonic()), "not believed for ever"
+    assert not timing._takes_long(later)
+    with inside.shared(), inside.lengthy(30.0):
+        pass
+    assert not timing._takes_long(later), "what was over before is not said afterwards"
+
+
+def test_a_timing_does_not_wait_for_ever_with_the_gate_open(
+    taker: Taker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turn_module, "PATIENCE_S", 0.2)
+    inside, timing, (_, late) = Turn(GPU, tmp_path), Turn(GPU, tmp_path), taker("shared")
+    with inside.shared(), inside.lengthy():
+        waiting = threading.Thread(target=lambda: _be_alone(timing))
+        waiting.start()
+        until_closed(tmp_path)
+        late.send("go")
+        assert expect(late) == "waiting"
+    waiting.join(10.0)
+    assert "alone" in timing.phases_s
+    assert (expect(late), expect(late)) == ("began", "in")
+
+
 @pytest.mark.parametrize("said", [b"", b"odd", struct.pack("d", 1e12)], ids=["nothing", "nonsense", "the future"])
 def test_a_time_that_makes_no_sense_does_not_keep_a_timing_waiting(taker: Taker, tmp_path: Path, said: bytes) -> None:
     timing, (_, inside) = Turn(GPU, tmp_path), taker("shared")

@@ -46,8 +46,8 @@ def sha(text: str) -> str:
 
 
 def read_whole(path: Path) -> list[dict[str, Any]]:
-    """Every record of a file, of what was put away and of what came since."""
-    return _packed(path.with_name(path.name + ".zst")) + read_jsonl(path)
+    """Every record of a file, of what was put away and of what came since. Who unpacked it may have columns there."""
+    return _packed(path.with_name(path.name + ".zst")) + _records(read_jsonl(path), path)
 
 
 def put_away(plain: Path, records: Iterable[Mapping[str, Any]], level: int = LEVEL, as_columns: bool = False) -> Path:
@@ -135,6 +135,15 @@ def _packed(path: Path) -> list[dict[str, Any]]:
     try:
         with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
             lines = [json.loads(line) for line in stream.read().splitlines()]
-        return columns.from_lines(lines) if columns.are(lines) else lines
-    except (zstandard.ZstdError, ValueError, LookupError) as error:
+    except (zstandard.ZstdError, ValueError) as error:
+        raise StoreError(f"Can't read the records in {path}: {error}. Restore the file.") from error
+    return _records(lines, path)
+
+
+def _records(lines: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:
+    """What stands in the columns that a file begins with, if it does, and its records."""
+    many = next((at for at, line in enumerate(lines) if not columns.are([line])), len(lines))
+    try:
+        return columns.from_lines(lines[:many]) + lines[many:]
+    except (ValueError, LookupError) as error:
         raise StoreError(f"Can't read the records in {path}: {error}. Restore the file.") from error

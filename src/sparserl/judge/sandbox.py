@@ -120,9 +120,10 @@ class Sandbox:
     def restart(self) -> None:
         """Give up the worker and everything in it; the spare takes over."""
         self._interrupted = True  # until the next one has said hello: Ctrl-C may come before
-        self._stop(self._worker)
-        self._worker, self._spare = self._spare or self._start(), None
-        self._ready(self._worker)
+        with phases.phase(self._spent_s, "replacing"):
+            self._stop(self._worker)
+            self._worker, self._spare = self._spare or self._start(), None
+            self._ready(self._worker)
         self._interrupted = False
 
     def recycle(self) -> None:

@@ -4,7 +4,9 @@ Two lock files a GPU, taken with flock, so a process that dies gives its turn ba
 come and go could keep a writer waiting for ever. So everybody passes a gate first, and those who wait for a timing hold
 it together until they have had their turns: timings that wait are done in a row, and the rest goes on when all are.
 
-Then the gate stays open for a while, even if the next timing waits already, so that there is a row to be done.
+Then the gate stays open for a while, even if the next timing waits already, so that there is a row to be done. And it
+stays open as long as somebody inside says that it will take long (`lengthy`: a process that starts, a program that may
+hang): no timing could begin before that is over, so the others go on with what they share.
 
 Not covered: processes that don't ask (a user's own training run), other machines, other containers with a temporary
 folder of their own, and systems without flock; there every turn is granted at once.
@@ -15,6 +17,7 @@ from __future__ import annotations
 import logging
 import os
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -32,6 +35,10 @@ except ImportError:  # Windows
 log = logging.getLogger(__name__)
 OPEN_S, LOOK_S = 0.15, 0.002
 """how long the gate stays open after a timing, and how often who waits looks whether everybody has left before"""
+PATIENCE_S = 5.0
+"""how long a timing that waits leaves the gate open to others because of somebody who takes long"""
+LENGTHY_S = 0.75
+"""after which a command counts as one that takes long; others take a tenth of it among many processes"""
 
 
 def gpu_of(backend: str, device: int = 0) -> str:
@@ -52,17 +59,18 @@ class Turn:
     def __init__(self, gpu: str, folder: Path, tell: Callable[[str], None] | None = None) -> None:
         """`gpu` names it on this machine; '' is a machine that nobody shares. `tell` hears 'waiting' and 'began'."""
         self._tell = tell or (lambda _: None)
-        self._gate = self._main = -1
+        self._gate = self._main = self._long = -1
         self.phases_s: dict[str, float] = {}
         """waited for turns, and alone on the GPU"""
         if not gpu or fcntl is None:
             return
         name = "sparserl-gpu-" + "".join(c if c.isalnum() else "-" for c in gpu)
         try:
-            self._gate, self._main = _open(folder / f"{name}.gate"), _open(folder / f"{name}.lock")
+            opened = [_open(folder / f"{name}.{which}") for which in ("gate", "lock", "long")]
+            self._gate, self._main, self._long = opened
         except OSError as error:
             log.warning("Timings on GPU %s may be disturbed by other processes: %s", gpu, error)
-            self._gate = self._main = -1
+            self._gate = self._main = self._long = -1
 
     @contextmanager
     def shared(self) -> Iterator[None]:
@@ -81,6 +89,28 @@ class Turn:
             yield
         finally:
             fcntl.flock(self._main, fcntl.LOCK_UN)
+
+    @contextmanager
+    def lengthy(self, after_s: float = 0.0) -> Iterator[None]:
+        """Within a shared turn: from so many seconds on, others need not wait outside until this one is over."""
+        if self._long < 0:
+            yield
+            return
+        over = threading.Event()
+        saying = threading.Thread(target=self._say_long, args=(over, after_s), daemon=True)
+        saying.start()
+        try:
+            yield
+        finally:
+            over.set()
+            saying.join()
+            fcntl.flock(self._long, fcntl.LOCK_UN)
+
+    def _say_long(self, over: threading.Event, after_s: float) -> None:
+        """Of several who take long one holds the lock, and the next one takes it over: who looks, shares it."""
+        if not over.wait(after_s):
+            while not _try(self._long, fcntl.LOCK_EX) and not over.wait(LOOK_S):
+                pass
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -107,12 +137,27 @@ class Turn:
 
     def _wait_for_all(self) -> None:
         """Until all have left by themselves or, once the gate was open long enough, by keeping newcomers out."""
-        while 0 <= time.monotonic() - self._last_alone() < OPEN_S:
-            time.sleep(LOOK_S)
-            if self._empty():
-                return
-        fcntl.flock(self._gate, fcntl.LOCK_SH)
-        fcntl.flock(self._main, fcntl.LOCK_EX)
+        patient = time.monotonic() + PATIENCE_S
+        while True:
+            while 0 <= time.monotonic() - self._last_alone() < OPEN_S or self._takes_long(patient):
+                time.sleep(LOOK_S)
+                if self._empty():
+                    return
+            fcntl.flock(self._gate, fcntl.LOCK_SH)
+            while not self._takes_long(patient):
+                if _try(self._main, fcntl.LOCK_EX):
+                    return
+                time.sleep(LOOK_S)
+            fcntl.flock(self._gate, fcntl.LOCK_UN)
+
+    def _takes_long(self, patient: float) -> bool:
+        """Whether somebody inside says so; not believed for ever."""
+        if time.monotonic() >= patient:
+            return False
+        free = _try(self._long, fcntl.LOCK_SH)
+        if free:
+            fcntl.flock(self._long, fcntl.LOCK_UN)
+        return not free
 
     def _last_alone(self) -> float:
         """When somebody was last alone, by the clock that all processes share; 0 where it isn't known."""

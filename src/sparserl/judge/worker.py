@@ -27,7 +27,7 @@ from sparserl.judge.holdings import Hash, Loaded, Structure, hashes_of, touched
 from sparserl.judge.lockdown import lockdown
 from sparserl.judge.sandbox import Hello
 from sparserl.judge.stock import Stock
-from sparserl.judge.turn import Turn, give_turns, gpu_of
+from sparserl.judge.turn import LENGTHY_S, Turn, give_turns, gpu_of
 from sparserl.layouts import padding_value
 from sparserl.lifetime import leave_with
 from sparserl.matrix import Pattern
@@ -45,6 +45,8 @@ OWN_TURNS = ("time", "floor_us", "put_baselines")
 none while the host works: whoever waits for a timing would wait for that"""
 HOST_ONLY = ("put_set", "echo", "turns_s", "most_bytes")
 """commands that don't touch it"""
+MAY_HANG = ("checks", "chain")
+"""commands that a program is run by, and may take long"""
 
 
 @dataclass(frozen=True)
@@ -338,12 +340,13 @@ def make_backend(name: str, limit_s: float) -> Backend:
     return CudaBackend(solo=True)
 
 
-def read_library() -> None:
-    """cuSPARSE, from the disk, before it is needed: that is the host's work, and must not be done in a turn."""
-    from sparserl.backends import cusparse
+def read_libraries() -> None:
+    """cuSPARSE and the compiler, from the disk, before they are needed: the host's work must not be done in a turn."""
+    from sparserl.backends import cusparse, nvrtc
 
-    with suppress(BackendError):  # who asks for the variants is told
-        cusparse.load()
+    for read in (cusparse.load, nvrtc.version):
+        with suppress(BackendError):  # who asks for the variants, or for an own kernel, is told
+            read()
 
 
 def main(descriptor: int, backend: str, folder: str, limit_s: float, measures: bool) -> None:
@@ -354,8 +357,9 @@ def main(descriptor: int, backend: str, folder: str, limit_s: float, measures: b
     turn = Turn(gpu_of(backend), Path(folder).parent, lambda what: channel.send(connection, (what, None)))
     try:
         if backend == "cuda":
-            read_library()
-        with turn.shared():
+            with phase(turn.phases_s, "worker_read"):
+                read_libraries()
+        with turn.shared(), turn.lengthy(), phase(turn.phases_s, "worker_start"):
             machine = Machine(make_backend(backend, limit_s), turns=turn.phases_s)
         device = None
         if measures:
@@ -379,8 +383,9 @@ def main(descriptor: int, backend: str, folder: str, limit_s: float, measures: b
 def _answer(machine: Machine, turn: Turn, command: str, arguments: Mapping[str, Any]) -> tuple[str, Any]:
     held = nullcontext if command in (*OWN_TURNS, *HOST_ONLY) else turn.shared
     clock = nullcontext() if command in HOST_ONLY else phase(machine.turns, f"worker_{command}")
+    long = turn.lengthy(LENGTHY_S) if command in MAY_HANG else nullcontext()
     try:
-        with held(), clock:
+        with held(), long, clock:
             return "answer", getattr(machine, command)(**arguments)
     except (StickyError, NoRoomError) as error:  # a fresh worker has the room that others' data takes here
         return "broken", str(error)
