@@ -193,6 +193,27 @@ def test_after_a_timing_the_next_one_lets_others_pass_for_a_while(
     assert 0.1 < timing.phases_s["waiting"] < 10.0, "it is not kept waiting when nobody is there"
 
 
+def test_one_who_times_again_and_again_does_not_keep_another_timing_waiting(tmp_path: Path) -> None:
+    over, one, other = threading.Event(), Turn(GPU, tmp_path), Turn(GPU, tmp_path)
+
+    def again_and_again() -> None:
+        while not over.is_set():
+            with one.shared():
+                time.sleep(turn_module.OPEN_S / 3)
+            _be_alone(one)
+
+    busy = threading.Thread(target=again_and_again)
+    busy.start()
+    try:
+        for _ in range(3):
+            time.sleep(turn_module.OPEN_S / 5)
+            _be_alone(other)
+    finally:
+        over.set()
+        busy.join(10.0)
+    assert other.phases_s.get("waiting", 0.0) < 2.0
+
+
 def test_nobody_is_kept_out_for_who_takes_long_as_no_timing_could_begin(taker: Taker, tmp_path: Path) -> None:
     (_, timing), (_, late) = taker("exclusive"), taker("shared")
     first, second = Turn(GPU, tmp_path), Turn(GPU, tmp_path)

@@ -31,7 +31,7 @@ ROOM_BYTES = {"cuda": 24 << 30, "sim": 2 << 30}
 AT_ONCE = {"cuda": 8, "sim": 1}
 """products of a trial; a simulator is not waited for, and stops at the first wrong one"""
 
-HANG_S, SLOW_S = 4.0, 4e-6
+HANG_S, SLOW_S = 2.0, 4e-6
 """what a program on a GPU may take for products that are under way together: at least, and for each nonzero and column
 of B. Who tunes waits for a program that hangs, and so do those who use the GPU too"""
 

@@ -35,7 +35,7 @@ except ImportError:  # Windows
 log = logging.getLogger(__name__)
 OPEN_S, LOOK_S = 0.15, 0.002
 """how long the gate stays open after a timing, and how often who waits looks whether everybody has left before"""
-PATIENCE_S = 5.0
+PATIENCE_S = 1.5
 """how long a timing that waits leaves the gate open to others because of somebody who takes long"""
 LENGTHY_S = 0.75
 """after which a command counts as one that takes long; others take a tenth of it among many processes"""
@@ -137,9 +137,9 @@ class Turn:
 
     def _wait_for_all(self) -> None:
         """Until all have left by themselves or, once the gate was open long enough, by keeping newcomers out."""
-        patient = time.monotonic() + PATIENCE_S
+        patient, opened = time.monotonic() + PATIENCE_S, self._last_alone()  # once: timings after it don't count again
         while True:
-            while 0 <= time.monotonic() - self._last_alone() < OPEN_S or self._takes_long(patient):
+            while 0 <= time.monotonic() - opened < OPEN_S or self._takes_long(patient):
                 time.sleep(LOOK_S)
                 if self._empty():
                     return
