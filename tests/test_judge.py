@@ -13,7 +13,7 @@ from sparserl import recipes
 from sparserl.backends.backend import Device
 from sparserl.judge import timing
 from sparserl.judge.case import Case
-from sparserl.judge.desk import AT_ONCE, Desk
+from sparserl.judge.desk import AT_ONCE, HANG_S, Desk
 from sparserl.judge.evaluate import Judge
 from sparserl.judge.handed import Near
 from sparserl.judge.plain import NAME, plain
