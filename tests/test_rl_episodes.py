@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -21,10 +22,14 @@ from sparserl.policy.tokenizer import Tokenizer
 from sparserl.recipes import space
 from sparserl.records import Problem, Verdict
 from sparserl.train.collected import CollectedCase, Collection, Measurement, ProgramText
+from sparserl.train.rl.config import RLConfig
+from sparserl.train.rl.crew import Crew
 from sparserl.train.rl.episodes import Episode, PlayConfig, Player, episode_reward, feedback, feedback_ids, log_speedup
+from sparserl.train.rl.learner import Learner, Line
 from sparserl.train.rl.nouns import Judged, Prompt, Rollout
 from sparserl.train.rl.objective import imitation
 from sparserl.train.rl.turn_pairs import PairRules, encode_pairs, find_pairs, imitation_batch
+from sparserl.train.rl.update import lines_of, said_of
 from sparserl.train.withheld import withheld_text
 
 TOKENIZER = Tokenizer.load()
@@ -85,6 +90,7 @@ class Scripted(Sampler):
         self.scripts, self.eos = scripts, eos
         self.limits: list[int] = []
         self.modes: set[int] = set()
+        self.read: list[list[int]] = []
 
     def sample(  # type: ignore[override]
         self, matrix: EncoderInput, count: int, settings: SampleSettings, forced: Sequence[Sequence[int]] = ()
@@ -94,7 +100,8 @@ class Scripted(Sampler):
         self.modes |= set(matrix.problem[:, 4].tolist())
         found = []
         for given in forced:
-            turn = list(given).count(TOKENIZER.program)
+            self.read.append([TOKENIZER.program, *given])
+            turn = self._turn([TOKENIZER.program, *given])
             whole = TOKENIZER.encode_program(self.scripts[turn])
             before = len(given) - max((k for k, t in enumerate(given) if t == TOKENIZER.program), default=-1)
             new = whole[before:] if self.eos else whole[before:-1]
@@ -102,6 +109,15 @@ class Scripted(Sampler):
             shown = [0.0] * (1 + len(given)) + [-float(k) for k in range(1, len(new) + 1)]
             found.append([Written(ids, shown, shown, 1 + len(given), "not to be used", self.eos)])
         return found
+
+    def _turn(self, read: list[int]) -> int:
+        """Behind the script that is read first, and as many as are read besides."""
+        begins = [each for each, text in enumerate(self.scripts) if read[: len(ids := encoded(text))] == ids]
+        return min(begins, default=0) + read.count(TOKENIZER.program) - 1
+
+
+def encoded(text: str) -> list[int]:
+    return TOKENIZER.encode_program(text)
 
 
 @pytest.fixture(scope="module")
@@ -154,22 +170,45 @@ def test_the_line_says_verdict_speed_floor_registers_and_sectors() -> None:
 
 def test_an_episode_is_its_programs_with_what_was_said_between_them(policy: Policy) -> None:
     known = {SHORT[0]: right(20.0), SHORT[1]: right(5.0), SHORT[2]: Judged(Verdict.WRONG, "row 1")}
-    config = PlayConfig(count=3, turns=3)
-    rollouts = play(policy, SHORT, known, config)
+    sampler = Scripted(policy, SHORT)
+    rollouts = Player(sampler, Table(known), reward, look, PlayConfig(count=3, turns=3)).play(PROMPTS, 0)
     assert [r.group for r in rollouts] == [0, 0, 0, 1, 1, 1]
-    encoded = [TOKENIZER.encode_program(text) for text in SHORT]
+    programs = [encoded(text) for text in SHORT]
     for rollout in rollouts:
         assert [turn.text for turn in rollout.turns] == SHORT
         between = [feedback_ids(known[text], ("solver",), TOKENIZER) for text in SHORT[:2]]
-        assert list(rollout.ids) == encoded[0] + between[0] + encoded[1][1:] + between[1] + encoded[2][1:]
+        assert list(rollout.ids) == programs[0] + between[0] + programs[1][1:] + between[1] + programs[2][1:]
         assert len(rollout.ids) == len(rollout.log_probs) == len(rollout.written)
-        for turn, ids in zip(rollout.turns, encoded, strict=True):
+        for turn, ids in zip(rollout.turns, programs, strict=True):
             assert list(rollout.ids[turn.first : turn.last]) == ids[1:]
             assert all(rollout.written[turn.first : turn.last])
-        assert sum(rollout.written) == sum(len(ids) - 1 for ids in encoded)
+        assert sum(rollout.written) == sum(len(ids) - 1 for ids in programs)
         assert all((value == 0) != wrote for value, wrote in zip(rollout.log_probs, rollout.written, strict=True))
         assert [turn.reward for turn in rollout.turns] == [reward(known[text]) for text in SHORT]
         assert episode_reward(rollout) == reward(known[SHORT[1]])
+    behind = [programs[0] + between[0], programs[1] + between[1]]
+    assert sampler.read == [[TOKENIZER.program]] * 6 + [behind[0]] * 6 + [behind[1]] * 6, "the last program alone"
+
+
+def test_what_is_learnt_of_a_third_program_is_what_was_read_when_it_was_written(policy: Policy) -> None:
+    known = {text: Judged(Verdict.WRONG, "row 1") for text in SHORT}
+    config = RLConfig(k=2, play=PlayConfig(count=2, turns=3))
+    rollout = play(policy, SHORT, known, config.play)[0]
+    learner = Learner(config, policy, torch.device("cpu"), look, Crew())
+    end = rollout.turns[0].last
+    first = replace(rollout, turns=rollout.turns[:1], ids=rollout.ids[:end], written=rollout.written[:end])
+    line, short = lines_of([rollout, first])
+    said, of_short = said_of(learner, [line, short])
+    batch = learner.batch([line, short])
+    assert int(batch.written.sum()) == sum(rollout.written) + sum(short.written), "each token once"
+    for turn, begin in zip(rollout.turns, (0, 0, rollout.turns[1].first - 1), strict=True):
+        alone = Line(rollout.prompt, line.ids[begin : turn.last], np.arange(begin, turn.last) >= turn.first, {})
+        (expected,) = said_of(learner, [alone])
+        assert said["old"][turn.first : turn.last] == pytest.approx(expected["old"][turn.first - begin :], abs=1e-4)
+    assert of_short["old"] == pytest.approx(said["old"][: len(short.ids)], abs=1e-4)
+    whole = replace(line, parts=())
+    third = slice(rollout.turns[2].first, rollout.turns[2].last)
+    assert np.abs(said_of(learner, [whole])[0]["old"][third] - said["old"][third]).max() > 1e-3, "all before it tells"
 
 
 def test_one_turn_is_the_default(policy: Policy) -> None:

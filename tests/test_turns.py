@@ -327,8 +327,8 @@ def test_programs_are_rewritten_in_the_order_given_and_round_again() -> None:
     assert given == [(first + wrong)[1:]] * 2, "one program, two places: it is written again twice"
     fast, slow = Told(Verdict.CORRECT, speedup=1.5), Told(Verdict.CORRECT, speedup=0.5)
     rewriter.rewrite([(TEXTS[1], fast), (TEXTS[0], slow)], 3)
-    second = TOKENIZER.encode_program(TEXTS[1])[1:]
-    after = [first + wrong + second + line_ids(fast, TOKENIZER), first + line_ids(slow, TOKENIZER)]
+    second = TOKENIZER.encode_program(TEXTS[1])
+    after = [second + line_ids(fast, TOKENIZER), first + line_ids(slow, TOKENIZER)]
     assert sorted(given[2:]) == sorted(each[1:] for each in (after[0], after[0], after[1]))
 
 
@@ -345,7 +345,7 @@ def test_first_programs_are_different_ones_and_those_that_the_matrix_admits_come
 
     def write(patterns: Any, problem: Any, count: int, **named: Any) -> list[list[Any]]:
         asked.append(count)
-        return [[Bare(text=text, ids=(), given=0, finished=True) for text in drawn]]
+        return [[Bare(text=text, ids=(TOKENIZER.program,), given=1, finished=True) for text in drawn]]
 
     monkeypatch.setattr(writer, "write", write)
     pattern = make("uniform", 0, rows=400, columns=400, per_row=2.0)

@@ -6,7 +6,9 @@
 The line (`line`) says of a right program its speed beside the baseline, how near it is to the floor, its registers and
 its sectors, as far as they are known; of any other the verdict and the beginning of the reason. Another turn is played
 where there is something to gain and room for it: not after a program without <eos>, not after the same program twice,
-not within `ENOUGH` of the floor, and not where a program as long as the last would no longer fit the context.
+not within `ENOUGH` of the floor, and not where a program as long as the last would no longer fit the context. It is
+written from the last program and its line alone (`read_from`), as pairs are what is learnt from: with all before it to
+read, third programs had the header of the first and the body of the second (11 of 24 compiled; 19 of 24 without).
 
 Learning (`train/rl/episodes`, `train/rl/turn_pairs`) and tuning (`rewriting`) follow these rules alike, so what is
 learnt is what is played. Not covered: how a program is judged, and how it is written.
@@ -119,10 +121,23 @@ def _gist(reason: str) -> str:
 # ---- whether there is another turn, and room for it
 
 
+def read_from(firsts: Sequence[int]) -> int:
+    """Where the program begins, at '<program>', that the next one is written from: the last one.
+
+    firsts: where in the sequence the tokens of each program begin that was written so far. Of the first program, which
+    may have been given a beginning, all is read.
+    """
+    return firsts[-1] - 1 if len(firsts) > 1 else 0
+
+
+def last_program(ids: Sequence[int], given: int, tokenizer: Tokenizer) -> int:
+    """Where the last program of a sequence begins, of which `given` tokens were not written: in these."""
+    return max(place for place, token in enumerate(ids[:given]) if token == tokenizer.program)
+
+
 def last_text(ids: Sequence[int], given: int, tokenizer: Tokenizer) -> str:
-    """The last program of a sequence, of which `given` tokens were not written: it begins in these, at '<program>'."""
-    begin = max(place for place, token in enumerate(ids[:given]) if token == tokenizer.program)
-    return tokenizer.decode_program(ids[begin:])
+    """The last program of a sequence, of which `given` tokens were not written."""
+    return tokenizer.decode_program(ids[last_program(ids, given, tokenizer) :])
 
 
 def worth_another(texts: Sequence[str], finished: bool, told: Told, enough: float = ENOUGH) -> bool:

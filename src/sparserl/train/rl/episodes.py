@@ -8,7 +8,7 @@ is that of its own program; the episode's (`episode_reward`) is the best of its 
 is kept.
 
 `Player.play` does all of it; `write` and `finish` are its halves, for a caller that samples while others compile.
-Not covered: turns that continue in a running batch (the earlier turns are read again), another prompt in between.
+Not covered: turns that continue in a running batch (the last program is read again), another prompt in between.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from sparserl.policy.feedback import (
     line,
     line_ids,
     need,
+    read_from,
     together,
     worth_another,
 )
@@ -157,6 +158,11 @@ class Episode:
     finished: bool = False
     """whether the last program has its <eos>"""
 
+    @property
+    def begin(self) -> int:
+        """Where that begins which the next program is written from."""
+        return read_from([turn.first for turn in self.turns])
+
     def give(self, tokens: Sequence[int]) -> None:
         """Tokens that the policy reads and did not write."""
         self.ids += tokens
@@ -240,7 +246,7 @@ class Player:
     def _write(self, episodes: Sequence[Episode], seed: int) -> None:
         """One more program for each. Those with prompts of similar length are written together."""
         settings = self.config.settings
-        lengths, needs = [len(each.ids) for each in episodes], [self._need(each) for each in episodes]
+        lengths, needs = [len(each.ids) - each.begin for each in episodes], [self._need(each) for each in episodes]
         for places, room in together(self.sampler.policy, lengths, needs, settings.batch):
             part = [episodes[place] for place in places]
             problems = [each.prompt.problem for each in part]
@@ -248,7 +254,7 @@ class Player:
             batch = collate(seen, problems, self.config.machine, self.config.mode)
             own = replace(settings, seed=seed, max_tokens=min(settings.max_tokens, room))
             seed = (seed + 1) % (1 << 32)
-            found = self.sampler.sample(batch, 1, own, [each.ids[1:] for each in part])
+            found = self.sampler.sample(batch, 1, own, [each.ids[each.begin + 1 :] for each in part])
             for episode, (written,) in zip(part, found, strict=True):
                 self._add(episode, written)
 
@@ -257,12 +263,12 @@ class Player:
         return need(episode.turns[-1].last - episode.turns[-1].first) if episode.turns else 1
 
     def _add(self, episode: Episode, written: Written) -> None:
-        new = len(written.ids) - written.given
-        episode.first = written.given
-        episode.ids = list(written.ids)
+        new, begin = len(written.ids) - written.given, episode.begin
+        episode.first = begin + written.given
+        episode.ids = [*episode.ids[:begin], *written.ids]
         episode.log_probs += written.log_probs[written.given :]
         episode.written += [True] * new
-        episode.text = last_text(episode.ids, written.given, self.tokenizer)
+        episode.text = last_text(episode.ids, episode.first, self.tokenizer)
         episode.finished = written.finished
 
     def _judge(self, episodes: Sequence[Episode], done: Done | None = None) -> None:
@@ -299,4 +305,4 @@ class Player:
         """Whether there is something to gain, and room to write it."""
         last, texts = episode.turns[-1], [turn.text for turn in episode.turns]
         gains = worth_another(texts, episode.finished, told(last.judged, self.config.modes), self.config.enough)
-        return gains and fits(self.sampler.policy, len(episode.ids), last.last - last.first)
+        return gains and fits(self.sampler.policy, len(episode.ids) - episode.begin, last.last - last.first)

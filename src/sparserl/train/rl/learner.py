@@ -33,6 +33,8 @@ from sparserl.train.rl.value import ValueHead, make_value_head
 MULTIPLE = 16
 """batches are filled up to a multiple of so many tokens"""
 COLUMNS = ("old", "reference", "kept", "advantages", "returns")
+Row = tuple[int, int, int]
+"""of a batch: from where a line is read, from where on it is learnt, and where it ends"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +54,12 @@ class Line:
     """how probable each of them is to be"""
     lacks: float = 0.0
     """minus the log-probability that a line is written of which every token is allowed, along this one"""
+    parts: tuple[Row, ...] = ()
+    """rows that it is read in, where its later tokens were written without its first ones; nothing: all of it is one"""
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return self.parts or ((0, 0, len(self.ids)),)
 
 
 class Learner:
@@ -136,29 +144,31 @@ class Learner:
 
     def similar(self, lines: Sequence[Line]) -> list[list[int]]:
         """Places in `lines`, similar lengths together, each part within `batch_tokens`."""
-        lengths = np.array([len(each.ids) for each in lines], dtype=np.int64)
+        lengths = np.array([sum(end - begin for begin, _, end in each.rows) for each in lines], dtype=np.int64)
         rng = np.random.default_rng(0)
         found = program_batches(lengths, np.arange(len(lines)), self.config.batch_tokens, rng)
         return [each.tolist() for each in found]
 
     def batch(self, lines: Sequence[Line], total: int = 0) -> Batch:
-        """Sequences as tensors. total: written tokens of the whole minibatch, of which these may be a share."""
+        """Rows of these lines, one after the other. total: written tokens of the minibatch that they are a share of."""
         prompts = {pair_of(each.prompt): each.prompt for each in lines}
         place = {pair: at for at, pair in enumerate(prompts)}
         samples = [self.look(prompt) for prompt in prompts.values()]
         problems = [prompt.problem for prompt in prompts.values()]
         room = self.policy.size.language.context - self.policy.prefix_length
-        ids = padded([each.ids for each in lines], MULTIPLE)[0][:, :room]  # filling must not go beyond the context
+        rows = [(each, row) for each in lines for row in each.rows]
+        read = [each.ids[begin:end] for each, (begin, _, end) in rows]
+        ids = padded(read, MULTIPLE)[0][:, :room]  # filling must not go beyond the context
         names = [name for name in COLUMNS if name in lines[0].columns]
-        columns = {name: self._column(lines, name, ids.shape) for name in names}
+        columns = {name: self._column(rows, name, ids.shape) for name in names}
         zeros = torch.zeros(ids.shape, device=self.device)
         return Batch(
             self._tensor(np.ascontiguousarray(ids)),
-            self._column(lines, "", ids.shape).bool(),
+            self._column(rows, "", ids.shape).bool(),
             columns.get("old", zeros),
             columns.get("advantages", zeros + 1),
             collate(samples, problems, self.config.play.machine, self.config.play.mode).to(self.device),
-            self._tensor(np.array([place[pair_of(each.prompt)] for each in lines])),
+            self._tensor(np.array([place[pair_of(each.prompt)] for each, _ in rows])),
             reference=columns.get("reference"),
             kept=columns.get("kept"),
             returns=columns.get("returns"),
@@ -167,12 +177,12 @@ class Learner:
             temperature=self.config.play.settings.temperature,
         )
 
-    def _column(self, lines: Sequence[Line], name: str, shape: tuple[int, ...]) -> Tensor:
-        """(batch, tokens): one of the columns, or where the name is empty, which tokens were written."""
+    def _column(self, rows: Sequence[tuple[Line, Row]], name: str, shape: tuple[int, ...]) -> Tensor:
+        """(batch, tokens): one of the columns, or where the name is empty, which tokens were written and are learnt."""
         out = np.zeros(shape, dtype=np.float32)
-        for row, each in zip(out, lines, strict=True):
+        for row, (each, (begin, first, end)) in zip(out, rows, strict=True):
             values = each.columns[name] if name else each.written
-            row[: len(values)] = values
+            row[first - begin : end - begin] = values[first:end]
         return self._tensor(out)
 
     def _target(self, lines: Sequence[Line]) -> Tensor:

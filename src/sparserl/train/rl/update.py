@@ -21,11 +21,12 @@ import numpy as np
 import torch
 
 from sparserl.matrix import Array
+from sparserl.policy.feedback import read_from
 from sparserl.policy.model import Policy
 from sparserl.train.loop import Step, autocast
 from sparserl.train.rl.credit import ends_of, scores_of, with_group_advantages, with_token_advantages
 from sparserl.train.rl.diagnostics import entropy_by_part, explained_variance
-from sparserl.train.rl.learner import Learner, Line
+from sparserl.train.rl.learner import Learner, Line, Row
 from sparserl.train.rl.nouns import Rollout
 from sparserl.train.rl.objective import Batch, figures, grpo, masked_mean, ppo
 from sparserl.train.rl.rounds import seed_of
@@ -41,9 +42,22 @@ LOWEST = -1e4
 def lines_of(rollouts: Sequence[Rollout]) -> list[Line]:
     """Rollouts as sequences, nothing known of them yet."""
     return [
-        Line(each.prompt, np.array(each.ids, dtype=np.int64), np.array(each.written, dtype=bool), {})
+        Line(
+            each.prompt, np.array(each.ids, dtype=np.int64), np.array(each.written, dtype=bool), {},
+            parts=parts_of(each),
+        )
         for each in rollouts
-    ]
+    ]  # fmt: skip
+
+
+def parts_of(rollout: Rollout) -> tuple[Row, ...]:
+    """The first two programs are one row; each later one is another, with what it was written from."""
+    turns = rollout.turns
+    if len(turns) <= 2:
+        return ()
+    firsts = [turn.first for turn in turns]
+    later = [(read_from(firsts[:at]), turns[at].first, turns[at].last) for at in range(2, len(turns))]
+    return ((0, 0, turns[1].last), *later)
 
 
 def look_back(learner: Learner, lines: Sequence[Line]) -> list[Line]:
@@ -86,8 +100,14 @@ def said_of(learner: Learner, lines: Sequence[Line], policy: Policy | None = Non
             if said.values is not None:
                 parts["values"] = said.values
             columns = {name: part.float().cpu().numpy() for name, part in parts.items()}
-        for row, at in enumerate(places):
-            found.append((at, {name: column[row, : len(lines[at].ids)] for name, column in columns.items()}))
+        row = 0
+        for at in places:
+            whole = {name: np.zeros(len(lines[at].ids), dtype=np.float32) for name in columns}
+            for begin, first, end in lines[at].rows:
+                for name, column in columns.items():
+                    whole[name][first:end] = column[row, first - begin : end - begin]
+                row += 1
+            found.append((at, whole))
     known = dict(learner.crew.gather(found))
     return [known[at] for at in range(len(lines))]
 
