@@ -47,7 +47,8 @@ def sha(text: str) -> str:
 
 def read_whole(path: Path) -> list[dict[str, Any]]:
     """Every record of a file, of what was put away and of what came since. Who unpacked it may have columns there."""
-    return _packed(path.with_name(path.name + ".zst")) + _records(read_jsonl(path), path)
+    away = path.with_name(path.name + ".zst")
+    return _records(_packed(away), away) + _records(read_jsonl(path), path)
 
 
 def put_away(plain: Path, records: Iterable[Mapping[str, Any]], level: int = LEVEL, as_columns: bool = False) -> Path:
@@ -134,10 +135,9 @@ def _packed(path: Path) -> list[dict[str, Any]]:
     zstandard = _zstandard(path)
     try:
         with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as stream:
-            lines = [json.loads(line) for line in stream.read().splitlines()]
+            return [json.loads(line) for line in stream.read().splitlines()]
     except (zstandard.ZstdError, ValueError) as error:
         raise StoreError(f"Can't read the records in {path}: {error}. Restore the file.") from error
-    return _records(lines, path)
 
 
 def _records(lines: list[dict[str, Any]], path: Path) -> list[dict[str, Any]]:

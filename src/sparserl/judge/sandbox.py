@@ -132,7 +132,10 @@ class Sandbox:
         self.restart()
 
     def turns_s(self) -> dict[str, float]:
-        """What its workers spent since it was last asked; what one knew that died of a program is gone."""
+        """What its workers spent since it was last asked, and what replacing them took.
+
+        What one knew that died of a program is gone.
+        """
         spent, self._spent_s = self._spent_s, {}
         with contextlib.suppress(WorkerError):
             phases.add(spent, self.call("turns_s"))

@@ -1,6 +1,6 @@
 """Whose turn it is on a GPU that several processes use: a timing has it alone, everything else shares it.
 
-Two lock files a GPU, taken with flock, so a process that dies gives its turn back. flock is not fair: readers that
+Lock files of a GPU, taken with flock, so a process that dies gives its turn back. flock is not fair: readers that
 come and go could keep a writer waiting for ever. So everybody passes a gate first, and those who wait for a timing hold
 it together until they have had their turns: timings that wait are done in a row, and the rest goes on when all are.
 

@@ -130,14 +130,10 @@ def read_from(firsts: Sequence[int]) -> int:
     return firsts[-1] - 1 if len(firsts) > 1 else 0
 
 
-def last_program(ids: Sequence[int], given: int, tokenizer: Tokenizer) -> int:
-    """Where the last program of a sequence begins, of which `given` tokens were not written: in these."""
-    return max(place for place, token in enumerate(ids[:given]) if token == tokenizer.program)
-
-
 def last_text(ids: Sequence[int], given: int, tokenizer: Tokenizer) -> str:
-    """The last program of a sequence, of which `given` tokens were not written."""
-    return tokenizer.decode_program(ids[last_program(ids, given, tokenizer) :])
+    """The last program of a sequence, of which `given` tokens were not written: it begins in these, at '<program>'."""
+    begin = max(place for place, token in enumerate(ids[:given]) if token == tokenizer.program)
+    return tokenizer.decode_program(ids[begin:])
 
 
 def worth_another(texts: Sequence[str], finished: bool, told: Told, enough: float = ENOUGH) -> bool:

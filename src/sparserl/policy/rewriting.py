@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from sparserl.errors import SparseRLError
 from sparserl.layouts import admits
 from sparserl.matrix import Pattern
-from sparserl.policy.feedback import Told, fits, last_program, last_text, line_ids, need, together, worth_another
+from sparserl.policy.feedback import Told, fits, last_text, line_ids, need, together, worth_another
 from sparserl.policy.sampler import Written
 from sparserl.policy.writer import Writer
 from sparserl.program import parse
@@ -64,7 +64,7 @@ class Rewriter:
         )
         made: dict[str, Draft] = {}
         for written in drawn:
-            made.setdefault(written.text, self._draft((), written.text, written))
+            made.setdefault(written.text, _draft((), written.text, written))
         texts = sorted(made, key=lambda text: not self._admitted(text))[:count]  # equal ones stay in order
         self._drafts |= {text: made[text] for text in texts}
         return texts
@@ -88,7 +88,7 @@ class Rewriter:
         for (parent, _), written in zip(dealt, self._written(dealt), strict=True):
             text = last_text(written.ids, written.given, self._writer.tokenizer)
             if text not in self._drafts:
-                self._drafts[text] = self._draft(parent.texts, text, written)
+                self._drafts[text] = _draft(parent.texts, text, written)
                 children[text] = parent.texts[-1]
         return children
 
@@ -113,6 +113,7 @@ class Rewriter:
             found.update((place, one) for place, (one,) in zip(part, drawn, strict=True))
         return [found[place] for place in range(len(dealt))]
 
-    def _draft(self, before: tuple[str, ...], text: str, written: Written) -> Draft:
-        own = written.ids[last_program(written.ids, written.given, self._writer.tokenizer) :]
-        return Draft(tuple(own), (*before, text), len(written.ids) - written.given, written.finished)
+
+def _draft(before: tuple[str, ...], text: str, written: Written) -> Draft:
+    own = written.ids[written.given - 1 :]  # the last token that was given is its '<program>'
+    return Draft(tuple(own), (*before, text), len(written.ids) - written.given, written.finished)
